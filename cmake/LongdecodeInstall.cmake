@@ -1,0 +1,1 @@
+# The installed CMake package: find_package(longdecode) -> longdecode::longdecode.

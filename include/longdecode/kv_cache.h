@@ -1,0 +1,110 @@
+// A paged KV cache: one block table for all layers, one pool per layer, pages shared by reference
+// count. One decode step:
+//
+//   cache.reserve(sequences, new_tokens);       // host: pages, block table, lengths of the step
+//   for each layer:
+//     cache.append(layer, k, v, stream);         // post-RoPE keys; quantises pages that are due
+//     plan.run({.q, .o, .kv = cache.layer(layer), .batch = cache.step()}, stream);
+//   cache.commit();                              // the step's tokens now belong to the sequences
+#ifndef LONGDECODE_KV_CACHE_H_
+#define LONGDECODE_KV_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "longdecode/attention.h"
+#include "longdecode/kv_format.h"
+#include "longdecode/status.h"
+#include "longdecode/tensor.h"
+#include "longdecode/types.h"
+
+namespace longdecode {
+
+// Index of the sequence's slot: 0 .. max_sequences - 1. Valid until free_sequence.
+using SequenceId = int32_t;
+
+// Writes new tokens of a step into one layer (engines with their own pools call it directly).
+// Sequence b gets new_lens[b] tokens at positions kv_lens[b] - new_lens[b] .. kv_lens[b] - 1.
+// Two-plane: keys go to the ring; pages due by num_quantized_pages(kv_lens[b]) are quantised.
+struct AppendArgs {
+  KvLayerView kv;
+  BatchView batch;  // kv_lens after the append; query_lens = new tokens of each sequence, or
+                    // nullptr: the size of k's dimension 1
+  TensorView k;     // [batch, max_new, num_kv_heads, key_dim] post-RoPE, any DType
+  TensorView v;     // [batch, max_new, num_kv_heads, value_dim]; ignored for MLA
+};
+Status append_kv(const AppendArgs& args, const DeviceInfo& device, StreamHandle stream);
+
+struct KvCacheDesc {
+  KvFormat format;
+  int32_t num_layers = 1;
+  int64_t num_pages = 0;      // pages per layer, shared by all sequences; >= 1
+  int32_t max_sequences = 1;  // slots
+  int64_t max_kv_len = 0;     // tokens per sequence; sets the width of the block table
+};
+
+// An existing paged cache of one layer, as engines keep it, to be imported.
+struct PagedKv {
+  TensorView k;  // [num_pages, num_kv_heads, page_size, key_dim], any page size, any DType
+  TensorView v;  // [num_pages, num_kv_heads, page_size, value_dim]; ignored for MLA
+};
+
+class KvCache {
+ public:
+  // kInvalidArgument for a bad descriptor, kOutOfMemory when the pools do not fit.
+  static Result<KvCache> create(const KvCacheDesc& desc, const DeviceInfo& device);
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  ~KvCache();
+
+  const KvCacheDesc& desc() const;
+  int64_t num_free_pages() const;
+  int64_t memory_bytes() const;  // pools, rings and tables of all layers
+
+  // --- Sequences (host only) ---
+  Result<SequenceId> add_sequence();  // empty; kOutOfMemory when every slot is taken
+  Status free_sequence(SequenceId sequence);
+  Result<int64_t> kv_len(SequenceId sequence) const;  // committed tokens
+
+  // A second sequence with the same tokens: full pages are shared, the partial page and the ring
+  // are copied. Later appends to either do not change the other.
+  Result<SequenceId> fork(SequenceId parent);
+
+  // Takes back the last num_tokens tokens. Lossless. Two-plane caches refuse to go more than
+  // kMaxTruncateTokens below the longest length that the sequence has had.
+  Status truncate(SequenceId sequence, int64_t num_tokens);
+
+  // --- One step ---
+  // Makes room for new_tokens[b] >= 0 more tokens of sequences[b] (distinct): takes pages from the
+  // pool, gives a sequence its own copy of a shared page it will write to, and fills the arrays of
+  // `step`. kOutOfMemory leaves everything as it was. A reserve before the commit replaces the
+  // earlier one. No device synchronisation.
+  Status reserve(std::span<const SequenceId> sequences, std::span<const int32_t> new_tokens);
+
+  // The reserved step: kv_lens with the new tokens, query_lens = the new tokens, block table rows
+  // and slots by batch index. The pointers stay the same for the cache's lifetime.
+  const BatchView& step() const;
+
+  // k, v as in AppendArgs, of the reserved step. Every layer once, in any order.
+  Status append(int32_t layer_idx, const TensorView& k, const TensorView& v, StreamHandle stream);
+
+  // Ends the step: kv_len grows by the reserved tokens.
+  Status commit();
+
+  KvLayerView layer(int32_t layer_idx) const;
+
+  // Fills an empty sequence with kv_len tokens of an existing paged cache: layers[l] is layer l's
+  // source, block_table its ceil(kv_len / source page size) page ids (host memory).
+  Status import_dense(SequenceId sequence, std::span<const PagedKv> layers,
+                      std::span<const int32_t> block_table, int64_t kv_len, StreamHandle stream);
+
+ private:
+  struct Impl;
+  explicit KvCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longdecode
+
+#endif  // LONGDECODE_KV_CACHE_H_
