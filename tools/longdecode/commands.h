@@ -1,0 +1,16 @@
+// The sub-commands. Each `add_*` registers options and a callback on its parent; the callback runs
+// while the command line is parsed and leaves its result in `outcome`, which main prints.
+#ifndef LONGDECODE_TOOLS_COMMANDS_H_
+#define LONGDECODE_TOOLS_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+
+#include "longdecode/status.h"
+
+namespace longdecode::tool {
+
+void add_info(CLI::App& app, Status& outcome);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_COMMANDS_H_

@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "commands.h"
+#include "longdecode/status.h"
+#include "longdecode/version.h"
+
+namespace longdecode::tool {
+namespace {
+
+constexpr int kExitRunTime = 1;
+constexpr int kExitBadInput = 2;
+
+int exit_code(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return 0;
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnsupported:
+    case StatusCode::kDataLoss:
+    case StatusCode::kNotFound:
+      return kExitBadInput;
+    default:
+      return kExitRunTime;
+  }
+}
+
+// One line, whatever the message holds: control characters of a file name must not reach the
+// terminal.
+void print_error(std::string message) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  while (!message.empty() && is_control(message.back())) message.pop_back();
+  std::replace_if(message.begin(), message.end(), is_control, ' ');
+  fmt::print(stderr, "longdecode: error: {}\n", message);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Decode attention for long contexts: dense and top-delta (FFD) attention",
+               "longdecode");
+  app.set_version_flag("--version", std::string("longdecode " LONGDECODE_VERSION_STRING));
+  app.require_subcommand(1);
+  Status outcome;
+  add_info(app, outcome);
+  CLI::App* bench = app.add_subcommand("bench", "Measure an operation on made-up inputs");
+  bench->require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    print_error(error.what());
+    return kExitBadInput;
+  }
+  if (!outcome.ok()) print_error(outcome.message());
+  return exit_code(outcome.code());
+}
+
+}  // namespace
+}  // namespace longdecode::tool
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of write, not a silent death
+  try {
+    return longdecode::tool::run(argc, argv);
+  } catch (const std::exception& error) {
+    longdecode::tool::print_error(error.what());
+    return longdecode::tool::kExitRunTime;
+  }
+}
