@@ -1,0 +1,134 @@
+#include "cache/import_dense.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "cache/checked_math.h"
+
+namespace longdecode {
+namespace {
+
+// Elements from one token to the next within a page; pages of one token follow each other.
+int64_t token_stride(const TensorView& pool) {
+  return pool.shape[2] == 1 ? pool.stride[0] : pool.stride[2];
+}
+
+bool pages_are_adjacent(const TensorView& pool) {
+  return pool.shape[0] > 1 && pool.stride[0] == pool.shape[2] * token_stride(pool);
+}
+
+Status check_strides(const TensorView& pool, const std::string& name) {
+  const int64_t element_bytes = dtype_bytes(pool.dtype);
+  CheckedSize extent = 0;
+  for (int32_t i = 0; i < 4; ++i) {
+    if (pool.shape[i] == 1) continue;
+    if (i == 3 ? pool.stride[i] != 1 : pool.stride[i] < 0 || pool.stride[i] * element_bytes % 16) {
+      return invalid_argument("{}.stride[{}] is {}; allowed: {}", name, i, pool.stride[i],
+                              i == 3 ? "1" : "a multiple of 16 bytes, at least 0");
+    }
+    extent += CheckedSize(pool.shape[i] - 1) * pool.stride[i] * element_bytes;
+  }
+  if (extent.overflowed()) {
+    return invalid_argument("{} spans more than 2^63 bytes; check its shape and strides", name);
+  }
+  return {};
+}
+
+Status check_pool(const TensorView& pool, const std::string& name, const KvFormat& format,
+                  int32_t dim) {
+  if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {
+    return invalid_argument("{}.data is {}; allowed: a pointer that is a multiple of 16", name,
+                            pool.data);
+  }
+  const auto dtype = static_cast<int32_t>(pool.dtype);
+  if (dtype < 0 || dtype > 2) {
+    return invalid_argument("{}.dtype is {}; allowed: 0 (f32), 1 (f16), 2 (bf16)", name, dtype);
+  }
+  if (pool.rank != 4) return invalid_argument("{}.rank is {}; allowed: 4", name, pool.rank);
+  if (pool.shape[0] < 1 || pool.shape[2] < 1 || pool.shape[1] != format.num_kv_heads ||
+      pool.shape[3] != dim) {
+    return invalid_argument("{}.shape is [{}, {}, {}, {}]; allowed: [num_pages, {}, page_size, {}]",
+                            name, pool.shape[0], pool.shape[1], pool.shape[2], pool.shape[3],
+                            format.num_kv_heads, dim);
+  }
+  return check_strides(pool, name);
+}
+
+}  // namespace
+
+Status validate_import(const KvFormat& format, int32_t num_layers, std::span<const PagedKv> layers,
+                       std::span<const int32_t> block_table, int64_t kv_len) {
+  if (layers.size() != static_cast<size_t>(num_layers)) {
+    return invalid_argument("layers has {} elements; allowed: num_layers, {}", layers.size(),
+                            num_layers);
+  }
+  int64_t num_pages = 0;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const std::string k_name = fmt::format("layers[{}].k", l);
+    LD_RETURN_IF_ERROR(check_pool(layers[l].k, k_name, format, format.key_dim));
+    if (layers[l].k.shape[2] != layers[0].k.shape[2]) {
+      return invalid_argument("{} has page size {}; allowed: that of layers[0], {}", k_name,
+                              layers[l].k.shape[2], layers[0].k.shape[2]);
+    }
+    num_pages = l == 0 ? layers[l].k.shape[0] : std::min(num_pages, layers[l].k.shape[0]);
+    if (format.op == Op::kMla) continue;
+    const std::string v_name = fmt::format("layers[{}].v", l);
+    LD_RETURN_IF_ERROR(check_pool(layers[l].v, v_name, format, format.value_dim));
+    if (layers[l].v.shape[2] != layers[l].k.shape[2]) {
+      return invalid_argument("{} has page size {}; allowed: that of k, {}", v_name,
+                              layers[l].v.shape[2], layers[l].k.shape[2]);
+    }
+    num_pages = std::min(num_pages, layers[l].v.shape[0]);
+  }
+  if (kv_len < 0) return invalid_argument("kv_len is {}; allowed: 0 or more", kv_len);
+  const int64_t needed = ceil_div(kv_len, layers[0].k.shape[2]);
+  if (static_cast<int64_t>(block_table.size()) < needed) {
+    return invalid_argument("block_table has {} pages; {} tokens in pages of {} need {}",
+                            block_table.size(), kv_len, layers[0].k.shape[2], needed);
+  }
+  for (int64_t i = 0; i < needed; ++i) {
+    if (block_table[i] < 0 || block_table[i] >= num_pages) {
+      return invalid_argument("block_table[{}] is {}; allowed: 0 to {}", i, block_table[i],
+                              num_pages - 1);
+    }
+  }
+  return {};
+}
+
+int64_t import_run_tokens(const KvFormat& format, std::span<const PagedKv> layers,
+                          std::span<const int32_t> block_table, int64_t token, int64_t kv_len) {
+  const int64_t page_size = layers[0].k.shape[2];
+  const bool adjacent = std::all_of(layers.begin(), layers.end(), [&](const PagedKv& layer) {
+    return pages_are_adjacent(layer.k) && (format.op == Op::kMla || pages_are_adjacent(layer.v));
+  });
+  const int64_t limit = std::min(kv_len, token + kMaxImportTokens);
+  int64_t page = token / page_size;
+  int64_t end = (page + 1) * page_size;
+  while (adjacent && end < limit && block_table[page + 1] == block_table[page] + 1) {
+    ++page;
+    end += page_size;
+  }
+  return std::min(end, limit) - token;
+}
+
+TensorView import_run_view(const TensorView& pool, std::span<const int32_t> block_table,
+                           int64_t token, int64_t num_tokens) {
+  const int64_t page_size = pool.shape[2];
+  const int64_t page = block_table[token / page_size];
+  const int64_t page_offset = pool.shape[0] == 1 ? 0 : page * pool.stride[0];
+  const int64_t token_in_page = token % page_size;
+  TensorView view;
+  view.dtype = pool.dtype;
+  view.rank = 4;
+  view.data = static_cast<uint8_t*>(pool.data) +
+              (page_offset + token_in_page * token_stride(pool)) * dtype_bytes(pool.dtype);
+  const int64_t shape[] = {1, num_tokens, pool.shape[1], pool.shape[3]};
+  const int64_t stride[] = {0, token_stride(pool), pool.stride[1], 1};
+  std::copy(std::begin(shape), std::end(shape), view.shape);
+  std::copy(std::begin(stride), std::end(stride), view.stride);
+  return view;
+}
+
+}  // namespace longdecode
