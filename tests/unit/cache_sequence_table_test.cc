@@ -148,8 +148,10 @@ TEST_P(Fuzz, EqualsAVectorOfTokensPerSequence) {
       for (size_t b = 0; b < live.size(); ++b) counts.push_back(below(action == 7 ? 70 : 6));
       if (below(4) == 0) (void)sim.reserve(live, std::vector<int32_t>(live.size(), 3));
       Status status = sim.step(live, counts);
-      if (!status.ok()) EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.message();
-      if (!status.ok()) sim.table.cancel_step();
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.message();
+        sim.table.cancel_step();
+      }
       for (SequenceId sequence : live) {
         longest[sequence] = std::max(longest[sequence], sim.model[sequence].size());
       }
