@@ -1,0 +1,346 @@
+#include "cpu/tile_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/float_convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/tile_attention.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, as Highway asks.
+#include "cpu/tile_kernels-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longdecode::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Rows whose scores are kept at a time: 16 rows of scores and of packed queries stay in L1 while
+// the tile's keys and then its values pass.
+constexpr int32_t kRowChunk = 16;
+constexpr int32_t kLineBytes = 64;
+
+// Rows [begin, begin + count) see tokens [visible.begin, visible.end) of the tile.
+struct RowRun {
+  int32_t begin = 0;
+  int32_t count = 0;
+  TokenRange visible;
+};
+
+RowRun next_run(const Tile& tile, const QueryRows& rows, int32_t begin) {
+  RowRun run{begin, std::min(kRowChunk, rows.num_rows - begin), {0, tile.num_tokens}};
+  if (tile.visible == nullptr) return run;
+  run.visible = tile.visible[begin / rows.rows_per_query];
+  for (int32_t r = 1; r < run.count; ++r) {
+    const TokenRange& other = tile.visible[(begin + r) / rows.rows_per_query];
+    if (other.begin != run.visible.begin || other.end != run.visible.end) run.count = r;
+  }
+  return run;
+}
+
+void prefetch_row(const void* row, int64_t num_bytes) {
+  const char* bytes = static_cast<const char*>(row);
+  for (int64_t i = 0; i < num_bytes; i += kLineBytes) hwy::Prefetch(bytes + i);
+}
+
+void prefetch_tokens(const Tile& next, const QueryRows& rows, int32_t token) {
+  const int32_t end = std::min(token + kTokenBlock, next.num_tokens);
+  for (int32_t j = token; j < end; ++j) {
+    prefetch_row(next.k_rows[j], rows.key_dim * dtype_bytes(rows.key_dtype));
+    if (next.v_rows != nullptr && next.v_rows[j] != next.k_rows[j]) {
+      prefetch_row(next.v_rows[j], rows.value_dim * dtype_bytes(rows.value_dtype));
+    }
+  }
+}
+
+template <class Source>
+void dot_rows(const Tile& tile, const QueryRows& rows, const RowRun& run, const Tile* next,
+              float* scores) {
+  const auto q_stride = static_cast<size_t>(packed_dim(rows.key_dim));
+  const auto dim = static_cast<size_t>(rows.key_dim);
+  const int32_t last = run.visible.end - 1;
+  for (int32_t token = run.visible.begin; token <= last; token += kTokenBlock) {
+    const void* k_rows[kTokenBlock];
+    for (int32_t j = 0; j < kTokenBlock; ++j) k_rows[j] = tile.k_rows[std::min(token + j, last)];
+    if (next != nullptr) prefetch_tokens(*next, rows, token);
+    float* out = scores + (token - run.visible.begin);
+    for (int32_t r = 0; r < run.count; r += kRowBlock) {
+      const float* q = rows.q + (run.begin + r) * q_stride;
+      float* block_out = out + r * kTileCapacity;
+      switch (std::min(kRowBlock, run.count - r)) {
+        case 1:
+          dot_block<Source, 1>(q, q_stride, k_rows, dim, block_out, kTileCapacity);
+          break;
+        case 2:
+          dot_block<Source, 2>(q, q_stride, k_rows, dim, block_out, kTileCapacity);
+          break;
+        case 3:
+          dot_block<Source, std::min(3, kRowBlock)>(q, q_stride, k_rows, dim, block_out,
+                                                    kTileCapacity);
+          break;
+        default:
+          dot_block<Source, kRowBlock>(q, q_stride, k_rows, dim, block_out, kTileCapacity);
+      }
+    }
+  }
+}
+
+void dot_rows_any(const Tile& tile, const QueryRows& rows, const RowRun& run, const Tile* next,
+                  float* scores) {
+  switch (rows.key_dtype) {
+    case DType::kF32:
+      return dot_rows<SourceF32>(tile, rows, run, next, scores);
+    case DType::kF16:
+      return dot_rows<SourceF16>(tile, rows, run, next, scores);
+    case DType::kBF16:
+      return dot_rows<SourceBf16>(tile, rows, run, next, scores);
+  }
+}
+
+// The values of a run: p is [run.count][kTileCapacity], its first entry the run's first token.
+struct ValueTask {
+  const float* p = nullptr;
+  const float* rescale = nullptr;
+  const void* const* v_rows = nullptr;
+  size_t num_tokens = 0;
+  int32_t num_rows = 0;
+  float* o = nullptr;
+  size_t o_stride = 0;
+};
+
+template <class Source, int kPairs, bool kTail>
+void accumulate_channels(const ValueTask& task, size_t channel) {
+  for (int32_t r = 0; r < task.num_rows; r += kRowBlock) {
+    const float* p = task.p + r * kTileCapacity;
+    float* o = task.o + r * task.o_stride;
+    const auto block = [&]<int kRows>() HWY_ATTR {
+      accumulate_block<Source, kRows, kPairs, kTail>(p, kTileCapacity, task.v_rows, task.num_tokens,
+                                                     channel, task.rescale + r, o, task.o_stride);
+    };
+    switch (std::min(kRowBlock, task.num_rows - r)) {
+      case 1:
+        block.template operator()<1>();
+        break;
+      case 2:
+        block.template operator()<2>();
+        break;
+      case 3:
+        block.template operator()<std::min(3, kRowBlock)>();
+        break;
+      default:
+        block.template operator()<kRowBlock>();
+    }
+  }
+}
+
+template <class Source>
+void accumulate_rows(const ValueTask& task, size_t dim) {
+  size_t channel = 0;
+  for (; channel + 2 * kPair <= dim; channel += 2 * kPair) {
+    accumulate_channels<Source, 2, false>(task, channel);
+  }
+  for (; channel + kPair <= dim; channel += kPair) {
+    accumulate_channels<Source, 1, false>(task, channel);
+  }
+  if constexpr (kHasTail) {
+    if (channel < dim) accumulate_channels<Source, 1, true>(task, channel);
+  }
+}
+
+void accumulate_rows_any(const ValueTask& task, const QueryRows& rows) {
+  const auto dim = static_cast<size_t>(rows.value_dim);
+  switch (rows.value_dtype) {
+    case DType::kF32:
+      return accumulate_rows<SourceF32>(task, dim);
+    case DType::kF16:
+      return accumulate_rows<SourceF16>(task, dim);
+    case DType::kBF16:
+      return accumulate_rows<SourceBf16>(task, dim);
+  }
+}
+
+// Turns the scores of a run into weights exp(s - m) under the new maxima and updates m and l.
+void softmax_rows(const QueryRows& rows, const RowRun& run, const RowState& state, float* scores,
+                  float* rescale) {
+  const auto count = static_cast<size_t>(run.visible.end - run.visible.begin);
+  for (int32_t r = 0; r < run.count; ++r) {
+    float* row_scores = scores + r * kTileCapacity;
+    float& m = state.m[run.begin + r];
+    float& l = state.l[run.begin + r];
+    const float max = scale_scores(rows.softmax_scale, rows.soft_cap, count, row_scores);
+    const float new_m = max > m ? max : m;
+    // While every score is -infinity the reference point is 0, so that -infinity gives weight 0.
+    const float reference = new_m == -std::numeric_limits<float>::infinity() ? 0.0f : new_m;
+    rescale[r] = new_m == m ? 1.0f : std::exp(m - reference);
+    l = l * rescale[r] + exponentiate(reference, count, row_scores);
+    m = new_m;
+  }
+}
+
+void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next) {
+  alignas(64) float scores[kRowChunk * kTileCapacity];
+  float rescale[kRowChunk];
+  const auto o_stride = static_cast<size_t>(packed_dim(rows.value_dim));
+  for (int32_t begin = 0; begin < rows.num_rows;) {
+    const RowRun run = next_run(tile, rows, begin);
+    begin += run.count;
+    if (run.visible.begin >= run.visible.end) continue;
+    dot_rows_any(tile, rows, run, run.begin == 0 ? next : nullptr, scores);
+    softmax_rows(rows, run, state, scores, rescale);
+    const ValueTask task{scores,
+                         rescale,
+                         tile.v_rows + run.visible.begin,
+                         static_cast<size_t>(run.visible.end - run.visible.begin),
+                         run.count,
+                         state.o + run.begin * o_stride,
+                         o_stride};
+    accumulate_rows_any(task, rows);
+  }
+}
+
+void ScoreTile(const Tile& tile, const QueryRows& rows, float* out) {
+  alignas(64) float scores[kRowChunk * kTileCapacity];
+  std::fill(out, out + int64_t{rows.num_rows} * kTileCapacity,
+            -std::numeric_limits<float>::infinity());
+  for (int32_t begin = 0; begin < rows.num_rows;) {
+    const RowRun run = next_run(tile, rows, begin);
+    begin += run.count;
+    if (run.visible.begin >= run.visible.end) continue;
+    const auto count = static_cast<size_t>(run.visible.end - run.visible.begin);
+    dot_rows_any(tile, rows, run, nullptr, scores);
+    for (int32_t r = 0; r < run.count; ++r) {
+      float* row_scores = scores + r * kTileCapacity;
+      scale_scores(rows.softmax_scale, rows.soft_cap, count, row_scores);
+      std::copy_n(row_scores, count,
+                  out + int64_t{run.begin + r} * kTileCapacity + run.visible.begin);
+    }
+  }
+}
+
+// Index in a packed row of `channel` of a row of dtype.
+size_t packed_index(DType dtype, size_t channel) {
+  if (dtype != DType::kBF16) return channel;
+  const size_t in_pair = channel % kPair;
+  return channel - in_pair + in_pair / 2 + (in_pair % 2) * kLanes;
+}
+
+void PackQuery(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
+  std::fill(packed, packed + packed_dim(key_dim), 0.0f);
+  for (int32_t c = 0; c < key_dim; ++c) {
+    packed[packed_index(key_dtype, static_cast<size_t>(c))] = load_element(q, q_dtype, c);
+  }
+}
+
+void FinishRow(const StateList& list, int32_t row, const float* sink_logit,
+               const RowOutput& output) {
+  const F32 d;
+  const float kEmpty = -std::numeric_limits<float>::infinity();
+  const auto state = [&](int32_t i) {
+    return row_state_at(list.states + i * list.stride, list.num_rows);
+  };
+  float max = kEmpty;
+  for (int32_t i = 0; i < list.num_states; ++i) max = std::max(max, state(i).m[row]);
+  const float base = sink_logit != nullptr ? std::max(max, *sink_logit) : max;
+  const auto dim = static_cast<size_t>(packed_dim(list.value_dim));
+  alignas(64) float merged[kMaxPackedDim] = {};
+  float sum = 0.0f;
+  for (int32_t i = 0; i < list.num_states; ++i) {
+    const RowState part = state(i);
+    if (part.l[row] == 0.0f) continue;
+    const float weight = std::exp(part.m[row] - base);
+    sum += weight * part.l[row];
+    const float* o = part.o + row * static_cast<int64_t>(dim);
+    const VecF32 factor = hn::Set(d, weight);
+    for (size_t c = 0; c < dim; c += kLanes) {
+      hn::Store(hn::MulAdd(factor, hn::Load(d, o + c), hn::Load(d, merged + c)), d, merged + c);
+    }
+  }
+  if (sum == 0.0f && max == kEmpty) return write_empty_row(list.value_dim, output);
+  if (sink_logit != nullptr) sum += std::exp(*sink_logit - base);
+  const float inverse = 1.0f / sum;
+  for (int32_t c = 0; c < list.value_dim; ++c) {
+    const float value = merged[packed_index(list.value_dtype, static_cast<size_t>(c))] * inverse;
+    store_element(output.o, output.dtype, c, value);
+  }
+  if (output.lse != nullptr) *output.lse = base + std::log(sum);
+}
+
+const char* TargetIsa() {
+  switch (HWY_TARGET) {
+    case HWY_AVX3:
+      return "avx512";
+    case HWY_AVX2:
+      return "avx2";
+    case HWY_NEON:
+      return "neon";
+    case HWY_SCALAR:
+      return "scalar";
+    default:
+      return hwy::TargetName(HWY_TARGET);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace longdecode::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longdecode::cpu {
+namespace {
+
+int64_t padded_rows(int32_t num_rows) { return (int64_t{num_rows} + 15) / 16 * 16; }
+
+}  // namespace
+
+HWY_EXPORT(AttendTile);
+HWY_EXPORT(ScoreTile);
+HWY_EXPORT(PackQuery);
+HWY_EXPORT(FinishRow);
+HWY_EXPORT(TargetIsa);
+
+int64_t row_state_floats(int32_t num_rows, int32_t value_dim) {
+  return 2 * padded_rows(num_rows) + num_rows * packed_dim(value_dim);
+}
+
+RowState row_state_at(float* memory, int32_t num_rows) {
+  return {memory, memory + padded_rows(num_rows), memory + 2 * padded_rows(num_rows)};
+}
+
+void clear(const RowState& state, int32_t num_rows, int32_t value_dim) {
+  std::fill_n(state.m, num_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(state.l, num_rows, 0.0f);
+  std::fill_n(state.o, num_rows * packed_dim(value_dim), 0.0f);
+}
+
+void pack_query(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackQuery)(q, q_dtype, key_dtype, key_dim, packed);
+}
+
+void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next) {
+  HWY_DYNAMIC_DISPATCH(AttendTile)(tile, rows, state, next);
+}
+
+void score_tile(const Tile& tile, const QueryRows& rows, float* scores) {
+  HWY_DYNAMIC_DISPATCH(ScoreTile)(tile, rows, scores);
+}
+
+void finish_row(const StateList& list, int32_t row, const float* sink_logit,
+                const RowOutput& output) {
+  HWY_DYNAMIC_DISPATCH(FinishRow)(list, row, sink_logit, output);
+}
+
+void write_empty_row(int32_t value_dim, const RowOutput& output) {
+  std::memset(output.o, 0, static_cast<size_t>(value_dim * dtype_bytes(output.dtype)));
+  if (output.lse != nullptr) *output.lse = -std::numeric_limits<float>::infinity();
+}
+
+const char* dispatched_isa() { return HWY_DYNAMIC_DISPATCH(TargetIsa)(); }
+
+}  // namespace longdecode::cpu
+#endif  // HWY_ONCE
