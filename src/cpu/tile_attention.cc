@@ -222,6 +222,26 @@ void ScoreTile(const Tile& tile, const QueryRows& rows, float* out) {
   }
 }
 
+void ConvertRow(const void* row, DType dtype, int32_t dim, float* out) {
+  const F32 d;
+  const hn::Rebind<hwy::bfloat16_t, F32> dbf16;
+  const auto* bf16 = static_cast<const hwy::bfloat16_t*>(row);
+  const auto count = static_cast<size_t>(dim);  // a multiple of 16
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(out, row, count * sizeof(float));
+      return;
+    case DType::kF16:
+      for (size_t c = 0; c < count; c += kLanes) hn::StoreU(SourceF16::promote(row, c), d, out + c);
+      return;
+    case DType::kBF16:
+      for (size_t c = 0; c < count; c += kLanes) {
+        hn::StoreU(hn::PromoteTo(d, hn::LoadU(dbf16, bf16 + c)), d, out + c);
+      }
+      return;
+  }
+}
+
 // Index in a packed row of `channel` of a row of dtype.
 size_t packed_index(DType dtype, size_t channel) {
   if (dtype != DType::kBF16) return channel;
@@ -301,6 +321,7 @@ int64_t padded_rows(int32_t num_rows) { return (int64_t{num_rows} + 15) / 16 * 1
 HWY_EXPORT(AttendTile);
 HWY_EXPORT(ScoreTile);
 HWY_EXPORT(PackQuery);
+HWY_EXPORT(ConvertRow);
 HWY_EXPORT(FinishRow);
 HWY_EXPORT(TargetIsa);
 
@@ -320,6 +341,10 @@ void clear(const RowState& state, int32_t num_rows, int32_t value_dim) {
 
 void pack_query(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
   HWY_DYNAMIC_DISPATCH(PackQuery)(q, q_dtype, key_dtype, key_dim, packed);
+}
+
+void convert_row(const void* row, DType dtype, int32_t dim, float* out) {
+  HWY_DYNAMIC_DISPATCH(ConvertRow)(row, dtype, dim, out);
 }
 
 void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next) {

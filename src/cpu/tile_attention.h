@@ -68,6 +68,9 @@ struct QueryRows {
 // One query row of q_dtype -> packed[packed_dim(key_dim)].
 void pack_query(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed);
 
+// One row of dtype -> out[0, dim) fp32, in channel order (what packing for kF32 means).
+void convert_row(const void* row, DType dtype, int32_t dim, float* out);
+
 // Attends the tile. next (or nullptr) is the tile that will follow: its rows are prefetched.
 // Rows outside `visible` are not read for a query token, so NaN there cannot reach it.
 void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next);

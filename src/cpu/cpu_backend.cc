@@ -1,0 +1,123 @@
+#include "cpu/cpu_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "cpu/append.h"
+#include "cpu/cpu_features.h"
+#include "cpu/dense_decode.h"
+#include "cpu/merge.h"
+#include "cpu/prefill.h"
+#include "cpu/tile_attention.h"
+
+namespace longdecode::cpu {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 64;
+// From this size on memory is aligned to huge pages and asks for them: a decode step reads a pool
+// page by page, and 4 KB translations cost it bandwidth.
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
+Status check_method(const DecodeDesc& desc) {
+  if (desc.format.keys == KeyEncoding::kTwoPlane) {
+    return unsupported("format.keys is 1 (two-plane); this build decodes 0 (plain)");
+  }
+  if (desc.method == Method::kDense) return {};
+  if (desc.format.op == Op::kMla) {
+    return unsupported(
+        "method 1 (ffd) with format.op 1 (mla): cpu/mla_decode is dense, allowed: 0");
+  }
+  if (desc.format.keys == KeyEncoding::kPlain) {
+    return unsupported(
+        "method 1 (ffd) with format.keys 0 (plain): ffd reads code planes, allowed: "
+        "1 (two-plane)");
+  }
+  return {};
+}
+
+class CpuBackend final : public Backend {
+ public:
+  Result<DeviceInfo> detect(int32_t device_idx) const override {
+    if (device_idx != 0) {
+      return make_status(StatusCode::kUnavailable, "device_idx is {}; the CPU allows 0",
+                         device_idx);
+    }
+    return detect_cpu();
+  }
+
+  Result<KernelChoice> select(const DecodeDesc& desc, const DeviceInfo&) const override {
+    LD_RETURN_IF_ERROR(check_method(desc));
+    KernelChoice choice;
+    choice.isa = dispatched_isa();
+    choice.name = desc.format.op == Op::kMla ? "cpu/mla_decode" : "cpu/gqa_decode";
+    choice.tokens_per_split = dense_tokens_per_split(desc);
+    return choice;
+  }
+
+  Result<std::unique_ptr<DecodeKernel>> make_decode(const DecodeDesc& desc,
+                                                    const DeviceInfo& device) const override {
+    LD_RETURN_IF_ERROR(check_method(desc));
+    return make_dense_decode(desc, device);
+  }
+
+  Status append(const AppendArgs& args, const DeviceInfo& device, StreamHandle) const override {
+    cpu::append(args, device);
+    return {};
+  }
+
+  Status prefill(const PrefillArgs& args, const DeviceInfo& device, StreamHandle) const override {
+    return cpu::prefill(args, device);
+  }
+
+  Status merge(const MergeArgs& args, const DeviceInfo& device, StreamHandle) const override {
+    cpu::merge(args, device);
+    return {};
+  }
+
+  Result<void*> allocate(int64_t num_bytes, const DeviceInfo&) const override {
+    if (num_bytes < 0) return invalid_argument("num_bytes is {}; allowed: 0 or more", num_bytes);
+    const int64_t alignment = num_bytes >= kHugePageBytes ? kHugePageBytes : kAlignmentBytes;
+    if (num_bytes > INT64_MAX - alignment) return no_memory(num_bytes);
+    const int64_t rounded = (num_bytes / alignment + 1) * alignment;
+    void* memory = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
+    if (memory == nullptr) return no_memory(num_bytes);
+#if defined(__linux__)
+    // A hint: where it is refused the memory is as good, only slower.
+    if (alignment == kHugePageBytes) {
+      (void)madvise(memory, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+    }
+#endif
+    return memory;
+  }
+
+  void deallocate(void* memory, const DeviceInfo&) const override { std::free(memory); }
+
+  Status copy(void* to, const void* from, int64_t num_bytes, const DeviceInfo&,
+              StreamHandle) const override {
+    if (num_bytes > 0) std::memcpy(to, from, static_cast<size_t>(num_bytes));
+    return {};
+  }
+
+  bool host_readable() const override { return true; }
+
+ private:
+  static Status no_memory(int64_t num_bytes) {
+    return out_of_memory("num_bytes is {}; this machine cannot provide them", num_bytes);
+  }
+};
+
+}  // namespace
+
+const Backend& backend() {
+  static const CpuBackend instance;
+  return instance;
+}
+
+}  // namespace longdecode::cpu
