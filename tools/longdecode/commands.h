@@ -9,6 +9,7 @@
 
 namespace longdecode::tool {
 
+void add_bench_attention(CLI::App& bench, Status& outcome);
 void add_info(CLI::App& app, Status& outcome);
 
 }  // namespace longdecode::tool

@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
   add_info(app, outcome);
   CLI::App* bench = app.add_subcommand("bench", "Measure an operation on made-up inputs");
   bench->require_subcommand(1);
+  add_bench_attention(*bench, outcome);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,145 @@
+#include "bench_attention.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "commands.h"
+#include "output.h"
+
+namespace longdecode::tool {
+namespace {
+
+struct BenchAttentionOptions {
+  ShapeRequest shape;
+  std::string shapes_path;
+  std::string device = "auto";
+  int32_t num_threads = 0;
+  int32_t num_reps = 7;
+  std::optional<uint64_t> flush_bytes;
+  std::string json_path;
+};
+
+constexpr const char* kFooter = R"(
+Rows: time_us is the median of --reps calls, each after a flush of the caches. read_floor_us is a
+plain read of necessary_bytes with the same threads after the same flush. kept_fraction is what the
+kernel attended, kept_planted what the input was made for; benchmarks/README.md defines every column.
+
+Examples:
+  longdecode bench attention --kv-len 16384,65536 --kept 0.01,1
+  longdecode bench attention --op mla --method dense --num-q-heads 16 --kv-len 65536 --json -
+  longdecode bench attention --shapes benchmarks/shapes/cpu-ffd.json --json rows.json)";
+
+Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
+  if (name != "auto" && name != "cpu" && name != "cuda") {
+    return invalid_argument("--device is {}; allowed: auto, cpu, cuda", name);
+  }
+  if (num_threads < 0 || num_threads > 4096) {
+    return invalid_argument("--threads is {}; allowed: 1 to 4096, or 0 for all", num_threads);
+  }
+  Result<DeviceInfo> device = make_status(StatusCode::kUnavailable, "no device");
+  if (name != "cpu") device = detect_device(DeviceType::kCuda);
+  if (name == "cpu" || (name == "auto" && !device.ok())) device = detect_device(DeviceType::kCpu);
+  if (device.ok() && num_threads > 0) device->num_threads = num_threads;
+  return device;
+}
+
+// Exit code 1: rows that are wrong are printed, and are no result.
+Status check_rows(const std::vector<bench::BenchRow>& rows) {
+  int64_t num_invalid = 0;
+  std::string first;
+  for (const bench::BenchRow& row : rows) {
+    if (row.valid()) continue;
+    if (num_invalid++ == 0) {
+      first = fmt::format("{} at kv_len {}: max_rel_err {:.2e}, allowed {:.0e}", row.kernel,
+                          row.shape.kv_len, row.max_rel_err, row.max_rel_err_limit);
+    }
+  }
+  if (num_invalid == 0) return {};
+  return make_status(StatusCode::kInternal, "{} of {} rows above the error limit ({})", num_invalid,
+                     rows.size(), first);
+}
+
+Status run_bench_attention(const BenchAttentionOptions& options) {
+  LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path));
+  std::vector<ShapeRequest> requests = {options.shape};
+  if (!options.shapes_path.empty()) {
+    LD_ASSIGN_OR_RETURN(requests, read_shapes_file(options.shapes_path, options.shape));
+  }
+  std::vector<bench::ShapeSpec> shapes;
+  for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
+  LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
+  bench::BenchOptions bench_options;
+  bench_options.num_reps = options.num_reps;
+  if (options.flush_bytes) bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
+  bench_options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  LD_ASSIGN_OR_RETURN(bench::AttentionBench bench,
+                      bench::AttentionBench::create(std::move(shapes), device, bench_options));
+  LD_ASSIGN_OR_RETURN(const std::vector<bench::BenchRow> rows, bench.run());
+  if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout(rows_to_table(rows, device)));
+  LD_RETURN_IF_ERROR(output.write(rows_to_json(rows, device)));
+  return check_rows(rows);
+}
+
+void add_shape_options(CLI::App& app, ShapeRequest& shape) {
+  app.add_option("--op", shape.op, "gqa, or mla (latent 576; takes no --num-kv-heads, --head-dim)");
+  app.add_option("--method", shape.method, "dense, ffd")->delimiter(',');
+  app.add_option("--batch", shape.batch, "Sequences of a step")->delimiter(',');
+  app.add_option("--query-len", shape.query_len, "New tokens per sequence, 1 to 8")->delimiter(',');
+  app.add_option("--kv-len", shape.kv_len, "Tokens per sequence, the new ones included")
+      ->delimiter(',');
+  app.add_option("--num-q-heads", shape.num_q_heads, "Query heads");
+  app.add_option("--num-kv-heads", shape.num_kv_heads, "Key and value heads");
+  app.add_option("--head-dim", shape.head_dim, "64, 80, 96, 128 or 256");
+  app.add_option("--dtype", shape.dtype, "bf16, f16 or f32");
+  app.add_option("--page-size", shape.page_size, "Tokens of a page; ffd: 64 or 128");
+}
+
+void add_workload_options(CLI::App& app, ShapeRequest& shape) {
+  app.add_option("--kept", shape.kept, "Share of 16-token groups that hold a planted hit, 0 to 1")
+      ->delimiter(',');
+  app.add_option(
+      "--workload", shape.workload,
+      "planted (hits anywhere), or clustered (runs of hits, half of them in one kv head)");
+  app.add_option("--near-threshold", shape.near_threshold,
+                 "Share of tokens planted just below the threshold, 0 to 1");
+  app.add_option("--delta", shape.delta, "FFD: nats below the pseudo-max; inf keeps everything");
+  app.add_option("--margin-sigmas", shape.margin_sigmas, "FFD: margin in deviations of the noise");
+  app.add_flag("--certified", shape.certified, "FFD: worst-case margin, nothing is missed");
+  app.add_option("--sink-tokens", shape.sink_tokens, "FFD: first tokens, always attended");
+  app.add_option("--recent-tokens", shape.recent_tokens, "FFD: last tokens, always attended");
+  app.add_option("--seed", shape.seed, "Seed of the inputs");
+}
+
+}  // namespace
+
+void add_bench_attention(CLI::App& bench, Status& outcome) {
+  CLI::App* app = bench.add_subcommand("attention", "Time decode attention against its read floor");
+  app->option_defaults()->always_capture_default();
+  auto options = std::make_shared<BenchAttentionOptions>();
+  add_shape_options(*app, options->shape);
+  add_workload_options(*app, options->shape);
+  app->add_option("--shapes", options->shapes_path,
+                  "JSON array of shapes, keys named like the options (num_q_heads, ...); an option "
+                  "is the default of what a shape leaves out")
+      ->type_name("FILE");
+  app->add_option("--device", options->device, "auto, cpu or cuda");
+  app->add_option("-t,--threads", options->num_threads, "CPU threads, 0: all");
+  app->add_option("--reps", options->num_reps, "Timed calls per row");
+  app->add_option("--flush-bytes", options->flush_bytes,
+                  "Bytes read to flush the caches before each call, e.g. 512M; default 8 x the "
+                  "last-level cache; less is reported as cold-partial, 0 as warm")
+      ->transform(CLI::AsSizeValue(false));
+  app->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout for -")
+      ->type_name("FILE");
+  app->footer(kFooter);
+  app->callback([options, &outcome] { outcome = run_bench_attention(*options); });
+}
+
+}  // namespace longdecode::tool

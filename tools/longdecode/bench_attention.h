@@ -1,0 +1,54 @@
+// `longdecode bench attention`: what was asked for, as plain values of the command line or of a
+// shapes file, and the rows in print.
+#ifndef LONGDECODE_TOOLS_BENCH_ATTENTION_H_
+#define LONGDECODE_TOOLS_BENCH_ATTENTION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/attention_bench.h"
+#include "longdecode/status.h"
+
+namespace longdecode::tool {
+
+// Lists are crossed: every batch with every query_len with every kv_len.
+struct ShapeRequest {
+  std::string op = "gqa";
+  std::vector<std::string> method = {"dense", "ffd"};
+  std::vector<int32_t> batch = {1};
+  std::vector<int32_t> query_len = {1};
+  std::vector<int64_t> kv_len = {16384};
+  int32_t num_q_heads = 32;
+  int32_t num_kv_heads = 8;
+  int32_t head_dim = 128;
+  std::string dtype = "bf16";
+  int32_t page_size = 128;
+  std::vector<double> kept = {0.01};
+  std::string workload = "planted";
+  double near_threshold = 0.01;
+  float delta = 5.0f;
+  float margin_sigmas = 0.0f;
+  bool certified = false;
+  int32_t sink_tokens = 128;
+  int32_t recent_tokens = 128;
+  uint64_t seed = 1;
+};
+
+// Appends the shapes of a request. Notes what is left out (FFD over an MLA cache) on stderr.
+Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes);
+
+// Reads a JSON array of objects whose keys are the members of ShapeRequest, lists where it has
+// lists (or single values); what an object leaves out comes from `defaults`.
+Result<std::vector<ShapeRequest>> read_shapes_file(const std::string& path,
+                                                   const ShapeRequest& defaults);
+
+// A JSON array with one object per row.
+std::string rows_to_json(const std::vector<bench::BenchRow>& rows, const DeviceInfo& device);
+
+// An aligned table with the share of the read floor and the ratio to dense on the same shape.
+std::string rows_to_table(const std::vector<bench::BenchRow>& rows, const DeviceInfo& device);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_BENCH_ATTENTION_H_

@@ -1,0 +1,200 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "bench_attention.h"
+
+namespace longdecode::tool {
+namespace {
+
+using Json = nlohmann::json;
+
+// A value of a shapes file as T; false when it is of another kind or does not fit.
+template <typename T>
+bool convert(const Json& json, T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (!json.is_string()) return false;
+    value = json.get<std::string>();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!json.is_boolean()) return false;
+    value = json.get<bool>();
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (!json.is_number()) return false;
+    value = json.get<T>();
+  } else {
+    if (!json.is_number_integer()) return false;
+    if (std::is_unsigned_v<T> && !json.is_number_unsigned()) return false;
+    const auto wide = json.get<std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>>();
+    if (json.is_number_unsigned() &&
+        json.get<uint64_t>() > uint64_t{std::numeric_limits<T>::max()}) {
+      return false;
+    }
+    if (wide < std::numeric_limits<T>::min()) return false;
+    value = static_cast<T>(wide);
+  }
+  return true;
+}
+
+template <typename T>
+bool convert(const Json& json, std::vector<T>& values) {
+  values.clear();
+  for (const Json& item : json.is_array() ? json : Json::array({json})) {
+    T value{};
+    if (!convert(item, value)) return false;
+    values.push_back(value);
+  }
+  return !values.empty();
+}
+
+// Reads the members one by one and knows which keys they took.
+class ObjectReader {
+ public:
+  explicit ObjectReader(const Json& object) : object_(object) {}
+
+  template <typename T>
+  void read(const char* key, T& value) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) return;
+    if (!convert(*found, value) && error_.empty()) error_ = key;
+    known_.push_back(key);
+  }
+
+  Status finish() const {
+    if (!error_.empty()) {
+      return invalid_argument("\"{}\" is {}: of the wrong kind or out of range", error_,
+                              object_.at(error_).dump());
+    }
+    for (const auto& item : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {
+        return invalid_argument("\"{}\" is no option of a shape", item.key());
+      }
+    }
+    return {};
+  }
+
+ private:
+  const Json& object_;
+  std::vector<std::string> known_;
+  std::string error_;
+};
+
+Status read_shape(const Json& object, ShapeRequest& shape) {
+  if (!object.is_object()) return invalid_argument("is not an object");
+  ObjectReader reader(object);
+  reader.read("op", shape.op);
+  reader.read("method", shape.method);
+  reader.read("batch", shape.batch);
+  reader.read("query_len", shape.query_len);
+  reader.read("kv_len", shape.kv_len);
+  reader.read("num_q_heads", shape.num_q_heads);
+  reader.read("num_kv_heads", shape.num_kv_heads);
+  reader.read("head_dim", shape.head_dim);
+  reader.read("dtype", shape.dtype);
+  reader.read("page_size", shape.page_size);
+  reader.read("kept", shape.kept);
+  reader.read("workload", shape.workload);
+  reader.read("near_threshold", shape.near_threshold);
+  reader.read("delta", shape.delta);
+  reader.read("margin_sigmas", shape.margin_sigmas);
+  reader.read("certified", shape.certified);
+  reader.read("sink_tokens", shape.sink_tokens);
+  reader.read("recent_tokens", shape.recent_tokens);
+  reader.read("seed", shape.seed);
+  return reader.finish();
+}
+
+Result<DType> parse_dtype(const std::string& name) {
+  if (name == "bf16") return DType::kBF16;
+  if (name == "f16") return DType::kF16;
+  if (name == "f32") return DType::kF32;
+  return invalid_argument("--dtype is {}; allowed: bf16, f16, f32", name);
+}
+
+Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) {
+  for (const std::string& name : request.method) {
+    if (name != "dense" && name != "ffd") {
+      return invalid_argument("--method is {}; allowed: dense, ffd", name);
+    }
+    const Method method = name == "ffd" ? Method::kFfd : Method::kDense;
+    if (std::find(methods.begin(), methods.end(), method) != methods.end()) continue;
+    if (request.op == "mla" && method == Method::kFfd && request.method.size() > 1) {
+      fmt::print(stderr, "note: the mla cache has no 2-bit plane: method ffd left out\n");
+      continue;
+    }
+    methods.push_back(method);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes) {
+  bench::ShapeSpec shape;
+  if (request.op != "gqa" && request.op != "mla") {
+    return invalid_argument("--op is {}; allowed: gqa, mla", request.op);
+  }
+  shape.op = request.op == "mla" ? Op::kMla : Op::kGqa;
+  shape.methods.clear();
+  LD_RETURN_IF_ERROR(parse_methods(request, shape.methods));
+  LD_ASSIGN_OR_RETURN(shape.dtype, parse_dtype(request.dtype));
+  if (request.workload != "planted" && request.workload != "clustered") {
+    return invalid_argument("--workload is {}; allowed: planted, clustered", request.workload);
+  }
+  shape.workload = request.workload == "clustered" ? bench::WorkloadKind::kClustered
+                                                   : bench::WorkloadKind::kPlanted;
+  shape.kept = request.kept;
+  shape.num_q_heads = request.num_q_heads;
+  shape.num_kv_heads = request.num_kv_heads;
+  shape.head_dim = request.head_dim;
+  shape.page_size = request.page_size;
+  shape.near_threshold = request.near_threshold;
+  shape.ffd = {request.delta, request.margin_sigmas, request.certified, request.sink_tokens,
+               request.recent_tokens};
+  shape.seed = request.seed;
+  for (const int32_t batch : request.batch) {
+    for (const int32_t query_len : request.query_len) {
+      for (const int64_t kv_len : request.kv_len) {
+        shape.batch = batch;
+        shape.query_len = query_len;
+        shape.kv_len = kv_len;
+        shapes.push_back(shape);
+      }
+    }
+  }
+  return {};
+}
+
+Result<std::vector<ShapeRequest>> read_shapes_file(const std::string& path,
+                                                   const ShapeRequest& defaults) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return invalid_argument("--shapes {}: is a directory", path);
+  }
+  std::ifstream file(path);
+  if (!file) return not_found("--shapes {}: cannot be read", path);
+  const Json json = Json::parse(file, nullptr, false);
+  if (json.is_discarded()) return invalid_argument("--shapes {}: is not JSON", path);
+  if (!json.is_array() || json.empty()) {
+    return invalid_argument("--shapes {}: is not an array of shapes", path);
+  }
+  std::vector<ShapeRequest> requests;
+  for (const Json& object : json) {
+    requests.push_back(defaults);
+    if (const Status status = read_shape(object, requests.back()); !status.ok()) {
+      return invalid_argument("--shapes {}: shape {}: {}", path, requests.size() - 1,
+                              status.message());
+    }
+  }
+  return requests;
+}
+
+}  // namespace longdecode::tool
