@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/float_convert.h"
+#include "cpu/paged_rows.h"
 #include "cpu/two_plane.h"
 
 namespace longdecode::cpu {
@@ -67,12 +68,6 @@ void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, i
   }
 }
 
-// Start of the innermost row of a rank-4 view.
-uint8_t* row(const TensorView& view, int64_t i, int64_t j, int64_t k) {
-  const int64_t element = i * view.stride[0] + j * view.stride[1] + k * view.stride[2];
-  return static_cast<uint8_t*>(view.data) + element * dtype_bytes(view.dtype);
-}
-
 // The new tokens of one sequence and one kv head.
 class HeadAppender {
  public:
@@ -98,14 +93,16 @@ class HeadAppender {
 
  private:
   void put_paged(const TensorView& pool, const TensorView& input, int64_t token) const {
-    uint8_t* to = row(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
+    void* to =
+        row_address(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
     const int64_t size = &pool == &args_.kv.v ? format_.value_dim : format_.key_dim;
-    convert_row(to, pool.dtype, row(input, batch_idx_, token - begin_, head_), input.dtype, size);
+    convert_row(to, pool.dtype, row_address(input, batch_idx_, token - begin_, head_), input.dtype,
+                size);
   }
 
-  uint8_t* ring_row(int64_t token) const {
-    return row(args_.kv.recent_k, args_.batch.slots[batch_idx_], head_,
-               token % format_.recent_ring_tokens());
+  void* ring_row(int64_t token) const {
+    return row_address(args_.kv.recent_k, args_.batch.slots[batch_idx_], head_,
+                       token % format_.recent_ring_tokens());
   }
 
   // All keys pass through the ring, in order: a page is quantised as soon as its last token is
@@ -131,8 +128,9 @@ class HeadAppender {
   // Returns the next token to put: `stop`, or `next` when that is already past it.
   int64_t put_recent(int64_t next, int64_t stop) const {
     for (; next < stop; ++next) {
-      convert_row(ring_row(next), format_.dtype, row(args_.k, batch_idx_, next - begin_, head_),
-                  args_.k.dtype, format_.key_dim);
+      convert_row(ring_row(next), format_.dtype,
+                  row_address(args_.k, batch_idx_, next - begin_, head_), args_.k.dtype,
+                  format_.key_dim);
     }
     return next;
   }

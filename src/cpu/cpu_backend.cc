@@ -13,6 +13,7 @@
 #include "cpu/append.h"
 #include "cpu/cpu_features.h"
 #include "cpu/dense_decode.h"
+#include "cpu/ffd_decode.h"
 #include "cpu/merge.h"
 #include "cpu/prefill.h"
 #include "cpu/tile_attention.h"
@@ -26,9 +27,6 @@ constexpr int64_t kAlignmentBytes = 64;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 Status check_method(const DecodeDesc& desc) {
-  if (desc.format.keys == KeyEncoding::kTwoPlane) {
-    return unsupported("format.keys is 1 (two-plane); this build decodes 0 (plain)");
-  }
   if (desc.method == Method::kDense) return {};
   if (desc.format.op == Op::kMla) {
     return unsupported(
@@ -52,9 +50,15 @@ class CpuBackend final : public Backend {
     return detect_cpu();
   }
 
-  Result<KernelChoice> select(const DecodeDesc& desc, const DeviceInfo&) const override {
+  Result<KernelChoice> select(const DecodeDesc& desc, const DeviceInfo& device) const override {
     LD_RETURN_IF_ERROR(check_method(desc));
     KernelChoice choice;
+    if (desc.format.keys == KeyEncoding::kTwoPlane) {
+      choice.isa = ffd_isa(device);
+      choice.name = "cpu/ffd_decode";
+      choice.tokens_per_split = ffd_tokens_per_split(desc);
+      return choice;
+    }
     choice.isa = dispatched_isa();
     choice.name = desc.format.op == Op::kMla ? "cpu/mla_decode" : "cpu/gqa_decode";
     choice.tokens_per_split = dense_tokens_per_split(desc);
@@ -64,6 +68,7 @@ class CpuBackend final : public Backend {
   Result<std::unique_ptr<DecodeKernel>> make_decode(const DecodeDesc& desc,
                                                     const DeviceInfo& device) const override {
     LD_RETURN_IF_ERROR(check_method(desc));
+    if (desc.format.keys == KeyEncoding::kTwoPlane) return make_ffd_decode(desc, device);
     return make_dense_decode(desc, device);
   }
 
