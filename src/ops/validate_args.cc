@@ -66,7 +66,8 @@ Status check_sequence(const KvLayerView& kv, const BatchView& batch, int32_t b,
                                     ? std::min<int64_t>(rules.default_query_len, kv_len)
                                     : rules.default_query_len;
   if (query_len < 0 || query_len > max_query_len) {
-    return invalid_argument("batch.query_lens[{}] is {} (kv_len {}); allowed: 0 to {}", b,
+    return invalid_argument("{}[{}] is {} (kv_len {}); allowed: 0 to {}",
+                            batch.query_lens != nullptr ? "batch.query_lens" : "query_len", b,
                             query_len, kv_len, max_query_len);
   }
   if (kv_len == 0 || query_len == 0) return {};
