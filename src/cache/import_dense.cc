@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cache/checked_math.h"
+#include "ops/tensor_checks.h"
 
 namespace longdecode {
 namespace {
@@ -19,41 +20,20 @@ bool pages_are_adjacent(const TensorView& pool) {
   return pool.shape[0] > 1 && pool.stride[0] == pool.shape[2] * token_stride(pool);
 }
 
-Status check_strides(const TensorView& pool, const std::string& name) {
-  const int64_t element_bytes = dtype_bytes(pool.dtype);
+Status check_pool(const std::string& name, const TensorView& pool, const KvFormat& format,
+                  int64_t page_size, int32_t dim) {
+  LD_RETURN_IF_ERROR(check_tensor(name, pool, {kAnySize, format.num_kv_heads, page_size, dim}));
+  if (pool.shape[0] < 1 || pool.shape[2] < 1) {
+    return invalid_argument("{}.shape is [{}, {}, {}, {}]; allowed: 1 or more pages and tokens",
+                            name, pool.shape[0], pool.shape[1], pool.shape[2], pool.shape[3]);
+  }
   CheckedSize extent = 0;
-  for (int32_t i = 0; i < 4; ++i) {
+  for (int32_t i = 0; i < pool.rank; ++i) {
     if (pool.shape[i] == 1) continue;
-    if (i == 3 ? pool.stride[i] != 1 : pool.stride[i] < 0 || pool.stride[i] * element_bytes % 16) {
-      return invalid_argument("{}.stride[{}] is {}; allowed: {}", name, i, pool.stride[i],
-                              i == 3 ? "1" : "a multiple of 16 bytes, at least 0");
-    }
-    extent += CheckedSize(pool.shape[i] - 1) * pool.stride[i] * element_bytes;
+    extent += CheckedSize(pool.shape[i] - 1) * pool.stride[i] * dtype_bytes(pool.dtype);
   }
-  if (extent.overflowed()) {
-    return invalid_argument("{} spans more than 2^63 bytes; check its shape and strides", name);
-  }
-  return {};
-}
-
-Status check_pool(const TensorView& pool, const std::string& name, const KvFormat& format,
-                  int32_t dim) {
-  if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {
-    return invalid_argument("{}.data is {}; allowed: a pointer that is a multiple of 16", name,
-                            pool.data);
-  }
-  const auto dtype = static_cast<int32_t>(pool.dtype);
-  if (dtype < 0 || dtype > 2) {
-    return invalid_argument("{}.dtype is {}; allowed: 0 (f32), 1 (f16), 2 (bf16)", name, dtype);
-  }
-  if (pool.rank != 4) return invalid_argument("{}.rank is {}; allowed: 4", name, pool.rank);
-  if (pool.shape[0] < 1 || pool.shape[2] < 1 || pool.shape[1] != format.num_kv_heads ||
-      pool.shape[3] != dim) {
-    return invalid_argument("{}.shape is [{}, {}, {}, {}]; allowed: [num_pages, {}, page_size, {}]",
-                            name, pool.shape[0], pool.shape[1], pool.shape[2], pool.shape[3],
-                            format.num_kv_heads, dim);
-  }
-  return check_strides(pool, name);
+  if (!extent.overflowed()) return {};
+  return invalid_argument("{} spans more than 2^63 bytes; check its shape and strides", name);
 }
 
 }  // namespace
@@ -64,29 +44,22 @@ Status validate_import(const KvFormat& format, int32_t num_layers, std::span<con
     return invalid_argument("layers has {} elements; allowed: num_layers, {}", layers.size(),
                             num_layers);
   }
-  int64_t num_pages = 0;
+  const int64_t page_size = layers[0].k.shape[2];
+  int64_t num_pages = layers[0].k.shape[0];
   for (size_t l = 0; l < layers.size(); ++l) {
-    const std::string k_name = fmt::format("layers[{}].k", l);
-    LD_RETURN_IF_ERROR(check_pool(layers[l].k, k_name, format, format.key_dim));
-    if (layers[l].k.shape[2] != layers[0].k.shape[2]) {
-      return invalid_argument("{} has page size {}; allowed: that of layers[0], {}", k_name,
-                              layers[l].k.shape[2], layers[0].k.shape[2]);
-    }
-    num_pages = l == 0 ? layers[l].k.shape[0] : std::min(num_pages, layers[l].k.shape[0]);
-    if (format.op == Op::kMla) continue;
-    const std::string v_name = fmt::format("layers[{}].v", l);
-    LD_RETURN_IF_ERROR(check_pool(layers[l].v, v_name, format, format.value_dim));
-    if (layers[l].v.shape[2] != layers[l].k.shape[2]) {
-      return invalid_argument("{} has page size {}; allowed: that of k, {}", v_name,
-                              layers[l].v.shape[2], layers[l].k.shape[2]);
-    }
-    num_pages = std::min(num_pages, layers[l].v.shape[0]);
+    const auto check = [&](const char* name, const TensorView& pool, int32_t dim) {
+      num_pages = std::min(num_pages, pool.shape[0]);
+      return check_pool(fmt::format("layers[{}].{}", l, name), pool, format,
+                        l == 0 && name[0] == 'k' ? kAnySize : page_size, dim);
+    };
+    LD_RETURN_IF_ERROR(check("k", layers[l].k, format.key_dim));
+    if (format.op == Op::kGqa) LD_RETURN_IF_ERROR(check("v", layers[l].v, format.value_dim));
   }
   if (kv_len < 0) return invalid_argument("kv_len is {}; allowed: 0 or more", kv_len);
-  const int64_t needed = ceil_div(kv_len, layers[0].k.shape[2]);
+  const int64_t needed = ceil_div(kv_len, page_size);
   if (static_cast<int64_t>(block_table.size()) < needed) {
     return invalid_argument("block_table has {} pages; {} tokens in pages of {} need {}",
-                            block_table.size(), kv_len, layers[0].k.shape[2], needed);
+                            block_table.size(), kv_len, page_size, needed);
   }
   for (int64_t i = 0; i < needed; ++i) {
     if (block_table[i] < 0 || block_table[i] >= num_pages) {

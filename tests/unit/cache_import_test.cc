@@ -149,8 +149,8 @@ TEST(ImportDense, ARefusalChangesNothing) {
   refused(kInvalid, "layers[0].k.rank", [](auto& l, auto&) { l[0].k.rank = 3; });
   refused(kInvalid, "layers[0].v.shape", [](auto& l, auto&) { l[0].v.shape[1] = 3; });
   refused(kInvalid, "layers[0].k.shape", [](auto& l, auto&) { l[0].k.shape[3] = 128; });
-  refused(kInvalid, "layers[1].k has page size", [](auto& l, auto&) { l[1].k.shape[2] = 8; });
-  refused(kInvalid, "layers[0].v has page size", [](auto& l, auto&) { l[0].v.shape[2] = 8; });
+  refused(kInvalid, "layers[1].k.shape", [](auto& l, auto&) { l[1].k.shape[2] = 8; });
+  refused(kInvalid, "layers[0].v.shape", [](auto& l, auto&) { l[0].v.shape[2] = 8; });
   refused(kInvalid, "layers[0].k.stride[2]", [](auto& l, auto&) { l[0].k.stride[2] = 63; });
   refused(kInvalid, "layers[0].k.stride[3]", [](auto& l, auto&) { l[0].k.stride[3] = 2; });
   refused(kInvalid, "2^63", [](auto& l, auto&) { l[0].k.stride[0] = int64_t{1} << 60; });
