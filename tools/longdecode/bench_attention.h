@@ -32,7 +32,7 @@ struct ShapeRequest {
   bool certified = false;
   int32_t sink_tokens = 128;
   int32_t recent_tokens = 128;
-  uint64_t seed = 1;
+  int64_t seed = 1;
 };
 
 // Appends the shapes of a request. Notes what is left out (FFD over an MLA cache) on stderr.

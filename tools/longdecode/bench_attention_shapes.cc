@@ -31,15 +31,11 @@ bool convert(const Json& json, T& value) {
     if (!json.is_number()) return false;
     value = json.get<T>();
   } else {
+    constexpr int64_t kMost = std::numeric_limits<T>::max();
     if (!json.is_number_integer()) return false;
-    if (std::is_unsigned_v<T> && !json.is_number_unsigned()) return false;
-    const auto wide = json.get<std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>>();
-    if (json.is_number_unsigned() &&
-        json.get<uint64_t>() > uint64_t{std::numeric_limits<T>::max()}) {
-      return false;
-    }
-    if (wide < std::numeric_limits<T>::min()) return false;
-    value = static_cast<T>(wide);
+    if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{kMost}) return false;
+    if (json.get<int64_t>() < std::numeric_limits<T>::min()) return false;
+    value = json.get<T>();
   }
   return true;
 }
@@ -159,7 +155,10 @@ Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes
   shape.near_threshold = request.near_threshold;
   shape.ffd = {request.delta, request.margin_sigmas, request.certified, request.sink_tokens,
                request.recent_tokens};
-  shape.seed = request.seed;
+  if (request.seed < 0) {
+    return invalid_argument("--seed is {}; allowed: 0 and more", request.seed);
+  }
+  shape.seed = static_cast<uint64_t>(request.seed);
   for (const int32_t batch : request.batch) {
     for (const int32_t query_len : request.query_len) {
       for (const int64_t kv_len : request.kv_len) {
