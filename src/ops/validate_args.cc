@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -13,6 +14,13 @@ bool same_format(const KvFormat& a, const KvFormat& b) {
   return a.op == b.op && a.keys == b.keys && a.dtype == b.dtype &&
          a.num_kv_heads == b.num_kv_heads && a.key_dim == b.key_dim && a.value_dim == b.value_dim &&
          a.page_size == b.page_size;
+}
+
+std::string format_text(const KvFormat& f) {
+  return fmt::format("op {}, keys {}, dtype {}, num_kv_heads {}, dims {} and {}, page_size {}",
+                     static_cast<int32_t>(f.op), static_cast<int32_t>(f.keys),
+                     static_cast<int32_t>(f.dtype), f.num_kv_heads, f.key_dim, f.value_dim,
+                     f.page_size);
 }
 
 int64_t div_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
@@ -130,7 +138,8 @@ Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess acc
                             desc.max_query_len);
   }
   if (!same_format(args.kv.format, desc.format)) {
-    return invalid_argument("kv.format differs from the descriptor's format");
+    return invalid_argument("kv.format is {}; allowed: the descriptor's {}",
+                            format_text(args.kv.format), format_text(desc.format));
   }
   const KvFormat& format = desc.format;
   LD_RETURN_IF_ERROR(
