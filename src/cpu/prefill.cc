@@ -58,7 +58,8 @@ class KeyTiles {
     PageGrid grid;
     load_page_grid(format, chunk, grid);
     const auto first_tile = static_cast<int32_t>(begin % format.page_size / kTileTokens);
-    for (int32_t tile = 0; tile < count / kTileTokens; ++tile) {
+    // A query block may end inside a tile; the planes hold all of it.
+    for (int32_t tile = 0; tile * kTileTokens < count; ++tile) {
       dequantize_tile(format, grid, chunk, residuals, first_tile + tile,
                       out + tile * kTileTokens * stride, stride);
     }
