@@ -10,10 +10,6 @@
 
 namespace longdecode::runner {
 
-// Which channels RoPE rotates together: (2 i, 2 i + 1), as GGUF stores llama's Q and K rows, or
-// (i, i + rope_dim / 2), as NeoX does.
-enum class RopeStyle { kInterleaved, kNeox };
-
 struct ModelConfig {
   std::string architecture;  // general.architecture
   std::string name;          // general.name, or empty
@@ -26,12 +22,12 @@ struct ModelConfig {
   int32_t vocab_size = 0;
   int64_t context_len = 0;  // tokens that the model was made for
   float rms_eps = 0.0f;
-  RopeStyle rope_style = RopeStyle::kInterleaved;
   int32_t rope_dim = 0;  // channels of a head that are rotated, even, <= head_dim
   double rope_freq_base = 0.0;
   double rope_position_scale = 1.0;  // positions are multiplied by this (linear RoPE scaling)
 
-  int32_t group() const { return num_q_heads / num_kv_heads; }
+  int64_t q_dim() const { return int64_t{num_q_heads} * head_dim; }
+  int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
 };
 
 // kUnsupported for an architecture or an option that this runner lacks (the message lists what is

@@ -1,0 +1,108 @@
+#include "runner/model/weights.h"
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+
+namespace longdecode::runner {
+namespace {
+
+class Finder {
+ public:
+  explicit Finder(const GgufFile& file) : file_(file) {}
+
+  Status matrix(const std::string& name, int64_t num_rows, int64_t num_cols, Matrix* matrix) {
+    LD_ASSIGN_OR_RETURN(const GgufTensor* tensor, find(name, {num_cols, num_rows}));
+    if (!find_ggml_type(tensor->type_id)->supported) {
+      return unsupported("'{}': tensor '{}' has type {}; supported: {}", file_.path(), name,
+                         tensor->type_name(), supported_ggml_types());
+    }
+    *matrix = {static_cast<GgmlType>(tensor->type_id), num_rows, num_cols, tensor->bytes.data()};
+    return Status();
+  }
+
+  Status vector(const std::string& name, int64_t size, const float** data) {
+    LD_ASSIGN_OR_RETURN(const GgufTensor* tensor, find(name, {size}));
+    if (!tensor->is(GgmlType::kF32)) {
+      return unsupported("'{}': tensor '{}' has type {}; F32 is needed", file_.path(), name,
+                         tensor->type_name());
+    }
+    *data = reinterpret_cast<const float*>(tensor->bytes.data());  // aligned to 8 bytes or more
+    return Status();
+  }
+
+  Status check_all_used() const {
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (used_.contains(tensor.name)) continue;
+      return unsupported("'{}': tensor '{}' has no place in the model as this runner knows it",
+                         file_.path(), printable(tensor.name));
+    }
+    return Status();
+  }
+
+ private:
+  Result<const GgufTensor*> find(const std::string& name, std::initializer_list<int64_t> shape) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    if (tensor == nullptr) return not_found("'{}' has no tensor '{}'", file_.path(), name);
+    size_t axis = 0;
+    bool same = true;
+    for (const int64_t size : shape) same = same && tensor->shape[axis++] == size;
+    for (; axis < 4; ++axis) same = same && tensor->shape[axis] == 1;
+    if (!same) {
+      return invalid_argument("'{}': tensor '{}' has shape {}; [{}] is needed", file_.path(), name,
+                              tensor->shape_string(), fmt::join(shape, ", "));
+    }
+    used_.insert(tensor->name);
+    return tensor;
+  }
+
+  const GgufFile& file_;
+  std::unordered_set<std::string_view> used_;
+};
+
+Status find_layer(Finder* finder, const ModelConfig& config, int32_t idx, LayerWeights* layer) {
+  const auto name = [idx](const char* part) { return fmt::format("blk.{}.{}.weight", idx, part); };
+  const int64_t hidden = config.hidden_dim;
+  LD_RETURN_IF_ERROR(finder->vector(name("attn_norm"), hidden, &layer->attn_norm));
+  LD_RETURN_IF_ERROR(finder->matrix(name("attn_q"), config.q_dim(), hidden, &layer->q));
+  LD_RETURN_IF_ERROR(finder->matrix(name("attn_k"), config.kv_dim(), hidden, &layer->k));
+  LD_RETURN_IF_ERROR(finder->matrix(name("attn_v"), config.kv_dim(), hidden, &layer->v));
+  LD_RETURN_IF_ERROR(
+      finder->matrix(name("attn_output"), hidden, config.q_dim(), &layer->attn_output));
+  LD_RETURN_IF_ERROR(finder->vector(name("ffn_norm"), hidden, &layer->ffn_norm));
+  LD_RETURN_IF_ERROR(finder->matrix(name("ffn_gate"), config.ffn_dim, hidden, &layer->ffn_gate));
+  LD_RETURN_IF_ERROR(finder->matrix(name("ffn_up"), config.ffn_dim, hidden, &layer->ffn_up));
+  return finder->matrix(name("ffn_down"), hidden, config.ffn_dim, &layer->ffn_down);
+}
+
+}  // namespace
+
+Result<ModelWeights> find_weights(const GgufFile& file, const ModelConfig& config) {
+  Finder finder(file);
+  ModelWeights weights;
+  LD_RETURN_IF_ERROR(finder.matrix("token_embd.weight", config.vocab_size, config.hidden_dim,
+                                   &weights.token_embedding));
+  for (int32_t idx = 0; idx < config.num_layers; ++idx) {
+    LayerWeights layer;
+    LD_RETURN_IF_ERROR(find_layer(&finder, config, idx, &layer));
+    weights.layers.push_back(layer);
+  }
+  LD_RETURN_IF_ERROR(finder.vector("output_norm.weight", config.hidden_dim, &weights.output_norm));
+  if (file.find_tensor("output.weight") != nullptr) {
+    LD_RETURN_IF_ERROR(
+        finder.matrix("output.weight", config.vocab_size, config.hidden_dim, &weights.output));
+  } else {
+    weights.output = weights.token_embedding;
+  }
+  if (file.find_tensor("rope_freqs.weight") != nullptr) {
+    LD_RETURN_IF_ERROR(
+        finder.vector("rope_freqs.weight", config.rope_dim / 2, &weights.rope_divisors));
+  }
+  LD_RETURN_IF_ERROR(finder.check_all_used());
+  return weights;
+}
+
+}  // namespace longdecode::runner
