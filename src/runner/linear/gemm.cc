@@ -14,6 +14,8 @@ namespace {
 
 // Dequantised weights that exist at a time.
 constexpr int64_t kPanelBytes = 4 << 20;
+// Fewer are dequantised in less time than a parallel region takes.
+constexpr int64_t kMinParallelWeights = 32 << 10;
 
 // oneDNN takes the number of threads from OpenMP's setting of the calling thread.
 class ThreadScope {
@@ -52,7 +54,7 @@ struct Gemm::Impl {
     if (bf16 && panel_bf16.size() < size) panel_bf16.resize(size);
     if (!bf16 && panel_f32.size() < size) panel_f32.resize(size);
     if (bf16 && w.type == GgmlType::kBF16) return const_cast<uint8_t*>(w.row(first));
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(num_threads) if (count * num_cols > kMinParallelWeights)
     {
       std::vector<float> row(bf16 ? static_cast<size_t>(num_cols) : 0);
 #pragma omp for schedule(static)

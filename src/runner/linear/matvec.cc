@@ -266,6 +266,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace longdecode::runner {
 
+namespace {
+// One core reads this much in about the time that a parallel region takes.
+constexpr int64_t kMinParallelBytes = 64 << 10;
+}  // namespace
+
 HWY_EXPORT(multiply_rows);
 HWY_EXPORT(quantize_x);
 
@@ -288,8 +293,12 @@ void MatvecInput::set(const float* x, int64_t num_x, int64_t num_cols, bool quan
 
 void matvec(std::span<const Product> products, const MatvecInput& input, int32_t num_threads) {
   int64_t num_rows = 0;
-  for (const Product& product : products) num_rows += product.w->num_rows;
-#pragma omp parallel num_threads(num_threads)
+  int64_t num_bytes = 0;
+  for (const Product& product : products) {
+    num_rows += product.w->num_rows;
+    num_bytes += product.w->num_rows * product.w->row_bytes();
+  }
+#pragma omp parallel num_threads(num_threads) if (num_bytes > kMinParallelBytes)
   {
     // Each thread reads one contiguous stretch of the products' rows laid end to end.
     const int64_t thread = omp_get_thread_num();

@@ -49,16 +49,16 @@ class Keys {
 
 Status read_heads(const GgufFile& file, const Keys& keys, ModelConfig* config) {
   LD_RETURN_IF_ERROR(keys.read("attention.head_count", kMaxDim, &config->num_q_heads));
-  LD_RETURN_IF_ERROR(keys.read_or("attention.head_count_kv", kMaxDim, config->num_q_heads,
-                                  &config->num_kv_heads));
+  LD_RETURN_IF_ERROR(
+      keys.read_or("attention.head_count_kv", kMaxDim, config->num_q_heads, &config->num_kv_heads));
   if (config->num_q_heads % config->num_kv_heads != 0) {
     return invalid_argument("'{}': {} query heads are no multiple of {} kv heads", file.path(),
                             config->num_q_heads, config->num_kv_heads);
   }
   const bool given = file.has(keys.key("attention.key_length"));
   if (!given && config->hidden_dim % config->num_q_heads != 0) {
-    return invalid_argument("'{}': embedding_length {} is no multiple of head_count {}", file.path(),
-                            config->hidden_dim, config->num_q_heads);
+    return invalid_argument("'{}': embedding_length {} is no multiple of head_count {}",
+                            file.path(), config->hidden_dim, config->num_q_heads);
   }
   LD_RETURN_IF_ERROR(keys.read_or("attention.key_length", kMaxDim,
                                   config->hidden_dim / config->num_q_heads, &config->head_dim));
@@ -66,16 +66,15 @@ Status read_heads(const GgufFile& file, const Keys& keys, ModelConfig* config) {
 }
 
 Status read_rope(const GgufFile& file, const Keys& keys, ModelConfig* config) {
-  LD_RETURN_IF_ERROR(keys.read_or("rope.dimension_count", config->head_dim, config->head_dim,
-                                  &config->rope_dim));
+  LD_RETURN_IF_ERROR(
+      keys.read_or("rope.dimension_count", config->head_dim, config->head_dim, &config->rope_dim));
   if (config->rope_dim % 2 != 0) {
     return invalid_argument("'{}': rope.dimension_count is {}; an even number is needed",
                             file.path(), config->rope_dim);
   }
   LD_ASSIGN_OR_RETURN(config->rope_freq_base,
                       file.get_float_or(keys.key("rope.freq_base"), 10000.0));
-  LD_ASSIGN_OR_RETURN(const double factor,
-                      file.get_float_or(keys.key("rope.scaling.factor"), 1.0));
+  LD_ASSIGN_OR_RETURN(const double factor, file.get_float_or(keys.key("rope.scaling.factor"), 1.0));
   LD_ASSIGN_OR_RETURN(const std::string_view scaling,
                       file.get_string_or(keys.key("rope.scaling.type"), "linear"));
   if (config->rope_freq_base <= 0.0 || factor <= 0.0) {
@@ -126,8 +125,8 @@ Result<ModelConfig> read_model_config(const GgufFile& file) {
     return invalid_argument("'{}': tensor 'token_embd.weight' has shape {}; at most {} tokens",
                             file.path(), embedding->shape_string(), kMaxVocab);
   }
-  LD_RETURN_IF_ERROR(keys.read_or("vocab_size", kMaxVocab, embedding->shape[1],
-                                  &config.vocab_size));
+  LD_RETURN_IF_ERROR(
+      keys.read_or("vocab_size", kMaxVocab, embedding->shape[1], &config.vocab_size));
   return config;
 }
 

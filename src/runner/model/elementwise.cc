@@ -102,9 +102,7 @@ void swiglu(float* gate, const float* up, int64_t count) {
   HWY_DYNAMIC_DISPATCH(swiglu_row)(gate, up, count);
 }
 
-void add(float* x, const float* y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(add_row)(x, y, count);
-}
+void add(float* x, const float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(add_row)(x, y, count); }
 
 void rotate_pairs(float* heads, const float* cos, const float* sin, int64_t num_heads,
                   int64_t head_dim, int64_t rope_dim) {

@@ -76,8 +76,7 @@ void Transformer::normalize(int64_t num_tokens, const float* weight) {
   const int64_t hidden = config_->hidden_dim;
 #pragma omp parallel for num_threads(num_threads_) schedule(static) if (num_tokens > 8)
   for (int64_t t = 0; t < num_tokens; ++t) {
-    rms_norm(x_.data() + t * hidden, weight, hidden, config_->rms_eps,
-             normed_.data() + t * hidden);
+    rms_norm(x_.data() + t * hidden, weight, hidden, config_->rms_eps, normed_.data() + t * hidden);
   }
 }
 
@@ -111,9 +110,8 @@ Status Transformer::run_ffn(const LayerWeights& layer, int64_t num_tokens) {
   const int64_t hidden = config_->hidden_dim;
   const int64_t ffn = config_->ffn_dim;
   normalize(num_tokens, layer.ffn_norm);
-  LD_RETURN_IF_ERROR(
-      linear_.run({{&layer.ffn_gate, gate_.data()}, {&layer.ffn_up, up_.data()}}, normed_.data(),
-                  num_tokens, hidden));
+  LD_RETURN_IF_ERROR(linear_.run({{&layer.ffn_gate, gate_.data()}, {&layer.ffn_up, up_.data()}},
+                                 normed_.data(), num_tokens, hidden));
 #pragma omp parallel for num_threads(num_threads_) schedule(static) if (num_tokens > 8)
   for (int64_t t = 0; t < num_tokens; ++t) {
     swiglu(gate_.data() + t * ffn, up_.data() + t * ffn, ffn);

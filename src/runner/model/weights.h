@@ -23,7 +23,7 @@ struct LayerWeights {
   Matrix ffn_down;                   // [hidden_dim, ffn_dim]
 };
 
-struct ModelWeights {  // views into the file
+struct ModelWeights {                    // views into the file
   Matrix token_embedding;                // [vocab_size, hidden_dim]
   std::vector<LayerWeights> layers;      // [num_layers]
   const float* output_norm = nullptr;    // [hidden_dim]

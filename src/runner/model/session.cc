@@ -1,0 +1,206 @@
+#include "runner/model/session.h"
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "longdecode/kv_cache.h"
+#include "ops/backends.h"
+#include "runner/model/decode_attention.h"
+#include "runner/model/transformer.h"
+#include "runner/model/weights.h"
+
+namespace longdecode::runner {
+namespace {
+
+Status resolve_options(const ModelConfig& config, SessionOptions* options) {
+  if (options->device.type != DeviceType::kCpu) {
+    return unsupported("device.type is {}; this build runs models on the CPU (0)",
+                       static_cast<int32_t>(options->device.type));
+  }
+  if (options->device.num_threads < 1) {
+    return invalid_argument("device.num_threads is {}; 1 or more is needed",
+                            options->device.num_threads);
+  }
+  if (options->context_len == 0) options->context_len = config.context_len;
+  if (options->context_len < 1 || options->context_len > config.context_len) {
+    return invalid_argument("context_len is {}; the model allows 1 to {}", options->context_len,
+                            config.context_len);
+  }
+  if (options->prefill_chunk < 1) {
+    return invalid_argument("prefill_chunk is {}; 1 or more is needed", options->prefill_chunk);
+  }
+  for (const int32_t layer : options->dense_layers) {
+    if (layer >= 0 && layer < config.num_layers) continue;
+    return invalid_argument("dense_layers has {}; the model's layers are 0 to {}", layer,
+                            config.num_layers - 1);
+  }
+  return Status();
+}
+
+KvFormat cache_format(const ModelConfig& config, const SessionOptions& options) {
+  const KeyEncoding keys =
+      options.method == Method::kFfd ? KeyEncoding::kTwoPlane : KeyEncoding::kPlain;
+  return KvFormat::gqa(keys, options.kv_dtype, config.num_kv_heads, config.head_dim,
+                       options.page_size);
+}
+
+Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& options) {
+  KvCacheDesc desc;
+  desc.format = cache_format(config, options);
+  LD_RETURN_IF_ERROR(validate(desc.format));  // page_size divides below
+  desc.num_layers = config.num_layers;
+  desc.num_pages = (options.context_len + options.page_size - 1) / options.page_size;
+  desc.max_sequences = 1;
+  desc.max_kv_len = options.context_len;
+  return KvCache::create(desc, options.device);
+}
+
+}  // namespace
+
+struct Session::Impl {
+  std::shared_ptr<const Model> model;
+  SessionOptions options;
+  KvCache cache;
+  SequenceId sequence;
+  DecodeAttention decode_attention;
+  Transformer transformer;
+  std::vector<float> logits;
+  int64_t num_tokens = 0;
+
+  Status check_tokens(std::span<const int32_t> tokens) const;
+  Status step(std::span<const int32_t> tokens, bool decode, bool want_logits);
+  Status attend(const AttentionStep& step, bool decode);
+};
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<Session> Session::create(std::shared_ptr<const Model> model, const SessionOptions& options) {
+  if (model == nullptr) return invalid_argument("model is null");
+  const ModelConfig& config = model->config();
+  SessionOptions resolved = options;
+  LD_RETURN_IF_ERROR(resolve_options(config, &resolved));
+  const int64_t max_tokens = std::min<int64_t>(resolved.prefill_chunk, resolved.context_len);
+  try {
+    LD_ASSIGN_OR_RETURN(KvCache cache, make_cache(config, resolved));
+    LD_ASSIGN_OR_RETURN(const SequenceId sequence, cache.add_sequence());
+    LD_ASSIGN_OR_RETURN(DecodeAttention decode_attention,
+                        DecodeAttention::create(config, resolved, cache.desc().format));
+    LD_ASSIGN_OR_RETURN(
+        Transformer transformer,
+        Transformer::create(config, model->weights(), max_tokens, resolved.device.num_threads));
+    return Session(std::unique_ptr<Impl>(new Impl{std::move(model),
+                                                  std::move(resolved),
+                                                  std::move(cache),
+                                                  sequence,
+                                                  std::move(decode_attention),
+                                                  std::move(transformer),
+                                                  {},
+                                                  0}));
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("activations for prefill_chunk {} do not fit", max_tokens);
+  }
+}
+
+Status Session::Impl::check_tokens(std::span<const int32_t> tokens) const {
+  if (tokens.empty()) return invalid_argument("tokens is empty; 1 or more is needed");
+  const int32_t vocab_size = model->config().vocab_size;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
+    return invalid_argument("token {} is {}; the vocabulary allows 0 to {}", i, tokens[i],
+                            vocab_size - 1);
+  }
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (count > options.context_len - num_tokens) {
+    return invalid_argument("{} tokens after {} exceed the context of {}", count, num_tokens,
+                            options.context_len);
+  }
+  return Status();
+}
+
+Status Session::Impl::step(std::span<const int32_t> tokens, bool decode, bool want_logits) {
+  const std::array<SequenceId, 1> sequences = {sequence};
+  const std::array<int32_t, 1> new_tokens = {static_cast<int32_t>(tokens.size())};
+  LD_RETURN_IF_ERROR(cache.reserve(sequences, new_tokens));
+  if (want_logits) logits.resize(static_cast<size_t>(model->config().vocab_size));
+  LD_RETURN_IF_ERROR(transformer.run(
+      tokens, num_tokens, [&](const AttentionStep& layer) { return attend(layer, decode); },
+      want_logits ? logits.data() : nullptr));
+  LD_RETURN_IF_ERROR(cache.commit());
+  num_tokens += static_cast<int64_t>(tokens.size());
+  return Status();
+}
+
+Status Session::Impl::attend(const AttentionStep& step, bool decode) {
+  const ModelConfig& config = model->config();
+  const auto view = [&](float* data, int32_t num_heads) {
+    return TensorView::contiguous(data, DType::kF32,
+                                  {1, step.num_tokens, num_heads, config.head_dim});
+  };
+  LD_RETURN_IF_ERROR(cache.append(step.layer_idx, view(step.k, config.num_kv_heads),
+                                  view(step.v, config.num_kv_heads), nullptr));
+  if (decode) {
+    return decode_attention.run(step.layer_idx, view(step.q, config.num_q_heads),
+                                view(step.o, config.num_q_heads), cache.layer(step.layer_idx),
+                                cache.step());
+  }
+  PrefillArgs args;
+  args.q = TensorView::contiguous(step.q, DType::kF32,
+                                  {step.num_tokens, config.num_q_heads, config.head_dim});
+  args.o = args.q;
+  args.o.data = step.o;
+  args.kv = cache.layer(step.layer_idx);
+  args.batch = cache.step();
+  args.softmax_scale = decode_attention.softmax_scale();
+  return prefill_attention(args, options.device, nullptr);
+}
+
+Status Session::prefill(std::span<const int32_t> tokens,
+                        const std::function<void(int64_t done, int64_t total)>& progress) {
+  LD_RETURN_IF_ERROR(impl_->check_tokens(tokens));
+  const auto chunk = static_cast<size_t>(impl_->options.prefill_chunk);
+  for (size_t done = 0; done < tokens.size();) {
+    const size_t count = std::min(chunk, tokens.size() - done);
+    LD_RETURN_IF_ERROR(
+        impl_->step(tokens.subspan(done, count), false, done + count == tokens.size()));
+    done += count;
+    if (progress) progress(static_cast<int64_t>(done), static_cast<int64_t>(tokens.size()));
+  }
+  return Status();
+}
+
+Status Session::decode(int32_t token) {
+  const std::array<int32_t, 1> tokens = {token};
+  LD_RETURN_IF_ERROR(impl_->check_tokens(tokens));
+  LD_RETURN_IF_ERROR(impl_->step(tokens, true, true));
+  impl_->decode_attention.count_step();
+  return Status();
+}
+
+std::span<const float> Session::logits() const { return impl_->logits; }
+int64_t Session::num_tokens() const { return impl_->num_tokens; }
+const SessionOptions& Session::options() const { return impl_->options; }
+std::string Session::kernel_name() const { return impl_->decode_attention.kernel_name(); }
+
+SessionStats Session::stats() const {
+  SessionStats stats;
+  impl_->decode_attention.fill(&stats);
+  const KvFormat& format = impl_->cache.desc().format;
+  const int64_t pages = impl_->cache.desc().num_pages - impl_->cache.num_free_pages();
+  const auto page_bytes = static_cast<int64_t>(format.bytes_per_token() * format.page_size);
+  const int64_t ring_bytes = format.keys == KeyEncoding::kTwoPlane
+                                 ? format.num_kv_heads * int64_t{format.key_dim} *
+                                       dtype_bytes(format.dtype) * format.recent_ring_tokens()
+                                 : 0;
+  stats.kv_bytes = impl_->model->config().num_layers * (pages * page_bytes + ring_bytes);
+  return stats;
+}
+
+}  // namespace longdecode::runner
