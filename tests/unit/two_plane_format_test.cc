@@ -265,5 +265,24 @@ TEST(TwoPlaneFormat, DequantizedTilesEqualTheScalarAccessor) {
   }
 }
 
+// The numbers of docs/formats/kv-cache.md.
+TEST(TwoPlaneFormat, WorkedExample) {
+  const KvFormat format = KvFormat::gqa(KeyEncoding::kTwoPlane, DType::kF32, 1, 128, 64);
+  const Page page = make_page(format, DType::kF32, [](int32_t t, int32_t) {
+    return t == 21 ? 2.3f : (t % 2 ? 3.0f : -1.0f);
+  });
+  EXPECT_EQ(format.code_offset_bytes(21, 45), 857);
+  EXPECT_EQ(format.code_shift(21, 45), 2);
+  EXPECT_EQ(format.residual_offset_bytes(21, 45), 2905);
+  EXPECT_EQ(format.step_offset_bytes() + 2 * 45, 2138);
+  EXPECT_EQ(format.zero_offset_bytes() + 2 * 45, 2394);
+  EXPECT_EQ(grid_of(page, 45).step(), 1.0f);
+  EXPECT_EQ(grid_of(page, 45).zero(), 1.0f);
+  EXPECT_EQ(page.chunk[857] >> 2 & 3, 3);
+  EXPECT_EQ(page.residuals[2905], 76);
+  EXPECT_EQ(scan_key(format, page.chunk.data(), 21, 45), 2.5f);
+  EXPECT_NEAR(exact_key(format, page.chunk.data(), page.residuals.data(), 21, 45), 2.29883, 1e-5);
+}
+
 }  // namespace
 }  // namespace longdecode::cpu
