@@ -46,6 +46,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("longdecode " LONGDECODE_VERSION_STRING));
   app.require_subcommand(1);
   Status outcome;
+  add_generate(app, outcome);
+  add_tokenize(app, outcome);
   add_info(app, outcome);
   CLI::App* bench = app.add_subcommand("bench", "Measure an operation on made-up inputs");
   bench->require_subcommand(1);

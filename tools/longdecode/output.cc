@@ -1,24 +1,36 @@
 #include "output.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <utility>
 
 #include "base/errors.h"
+#include "base/status_macros.h"
 
 namespace longdecode::tool {
 namespace {
 
-Status write_all(std::FILE* file, std::string_view text, std::string_view name) {
-  errno = 0;
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  if (written) return {};
+namespace fs = std::filesystem;
+
+Status write_error(std::string_view name) {
   return make_status(StatusCode::kUnavailable, "cannot write {}: {}", name, std::strerror(errno));
+}
+
+bool write_all(std::FILE* file, std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+}
+
+// Replaces what is in the file at `path`.
+Status write_file(const std::string& path, std::string_view text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return write_error(path);
+  const bool written = write_all(file, text);
+  const Status status = written ? Status() : write_error(path);
+  if (std::fclose(file) != 0 && written) return write_error(path);
+  return status;
 }
 
 }  // namespace
@@ -28,53 +40,40 @@ Result<JsonOutput> JsonOutput::open(const std::string& path) {
   output.path_ = path;
   if (path.empty() || path == "-") return output;
   std::error_code error;
-  const auto kind = std::filesystem::status(path, error).type();
-  if (kind == std::filesystem::file_type::directory) {
-    return invalid_argument("--json {}: is a directory", path);
+  const fs::file_type kind = fs::status(path, error).type();
+  if (kind == fs::file_type::directory) return invalid_argument("--json {} is a directory", path);
+  const bool regular = kind == fs::file_type::regular;
+  if (kind != fs::file_type::not_found && access(path.c_str(), W_OK) != 0) {
+    return invalid_argument("--json {} cannot be written: {}", path, std::strerror(errno));
   }
-  const bool replace =
-      kind == std::filesystem::file_type::not_found || kind == std::filesystem::file_type::regular;
-  if (kind == std::filesystem::file_type::regular && access(path.c_str(), W_OK) != 0) {
-    return invalid_argument("--json {}: cannot be written: {}", path, std::strerror(errno));
+  if (kind != fs::file_type::not_found && !regular) return output;
+  // The file itself, not a link to it, is what is replaced.
+  if (regular) output.path_ = fs::canonical(path, error).string();
+  output.temporary_path_ = fmt::format("{}.tmp{}", output.path_, getpid());
+  if (!write_file(output.temporary_path_, "").ok()) {
+    return invalid_argument("--json {} cannot be written: {}", path, std::strerror(errno));
   }
-  if (replace) output.temporary_path_ = fmt::format("{}.tmp{}", path, getpid());
-  const std::string& target = replace ? output.temporary_path_ : path;
-  output.file_ = std::fopen(target.c_str(), "wb");
-  if (output.file_ == nullptr) {
-    output.temporary_path_.clear();
-    return invalid_argument("--json {}: cannot be written: {}", path, std::strerror(errno));
-  }
+  std::remove(output.temporary_path_.c_str());
   return output;
 }
 
-JsonOutput::JsonOutput(JsonOutput&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_path_(std::exchange(other.temporary_path_, {})),
-      file_(std::exchange(other.file_, nullptr)) {}
-
-JsonOutput::~JsonOutput() {
-  if (file_ != nullptr) std::fclose(file_);
-  if (!temporary_path_.empty()) std::remove(temporary_path_.c_str());
-}
-
-Status JsonOutput::write(std::string_view text) {
+Status JsonOutput::write(std::string_view text) const {
   if (!enabled()) return {};
   const std::string line = std::string(text) + "\n";
   if (is_stdout()) return write_stdout(line);
-  Status status = write_all(file_, line, "--json " + path_);
-  if (std::fclose(std::exchange(file_, nullptr)) != 0 && status.ok()) {
-    status = make_status(StatusCode::kUnavailable, "cannot write --json {}: {}", path_,
-                         std::strerror(errno));
+  if (temporary_path_.empty()) return write_file(path_, line);
+  Status status = write_file(temporary_path_, line);
+  if (status.ok() && std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    status = write_error(path_);
   }
-  if (!status.ok() || temporary_path_.empty()) return status;
-  if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    return make_status(StatusCode::kUnavailable, "cannot write --json {}: {}", path_,
-                       std::strerror(errno));
-  }
-  temporary_path_.clear();
-  return {};
+  if (!status.ok()) std::remove(temporary_path_.c_str());
+  return status;
 }
 
-Status write_stdout(std::string_view text) { return write_all(stdout, text, "stdout"); }
+Status write_stdout(std::string_view text) {
+  return write_all(stdout, text) ? Status() : write_error("stdout");
+}
+
+void print_note(std::string_view text) { fmt::print(stderr, "longdecode: note: {}\n", text); }
 
 }  // namespace longdecode::tool

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""generate, tokenize and info on the real model."""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+from support import HAS_MODEL, MODEL, NO_MODEL, QUICK, run
+
+KEYS = {"text", "token_ids", "prompt_tokens", "prefill_tok_s", "decode_tok_s", "kept_fraction",
+        "kv_bytes", "kv_bytes_read_per_token", "peak_rss_bytes", "method", "model", "n_generated",
+        "stop_reason"}
+STORY = "Once upon a time, in a small village by the sea, there lived a"
+
+
+class Info(unittest.TestCase):
+    def test_json(self):
+        result = run("info", "--json", "-")
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+        info = json.loads(result.stdout)
+        self.assertLessEqual({"version", "build", "backends", "kernels", "support"}, info.keys())
+        self.assertTrue(info["backends"][0]["available"])
+        self.assertGreaterEqual(info["backends"][0]["num_threads"], 1)
+        self.assertEqual({(row["op"], row["method"]) for row in info["support"]},
+                         {("gqa", "dense"), ("gqa", "ffd"), ("mla", "dense"), ("mla", "ffd")})
+        self.assertEqual(info["support"][0]["head_dims"], [64, 80, 96, 128, 256])
+
+    def test_text(self):
+        result = run("info")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(b"version: 0.", result.stdout)
+
+    def test_json_file_appears_whole_through_a_link(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "old.json").write_text("old")
+            (folder / "link.json").symlink_to("old.json")
+            self.assertEqual(run("info", "--json", folder / "link.json").returncode, 0)
+            self.assertIn("version", json.loads((folder / "old.json").read_text()))
+            self.assertEqual(sorted(p.name for p in folder.iterdir()), ["link.json", "old.json"])
+
+
+class CommandTest(unittest.TestCase):
+    def json_of(self, *args, env=None):
+        result = run(*args, "--json", "-", env=env)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        return json.loads(result.stdout)
+
+
+@unittest.skipUnless(HAS_MODEL, NO_MODEL)
+class ModelFile(CommandTest):
+    def test_info(self):
+        model = self.json_of("info", "-m", MODEL)["model"]
+        self.assertEqual((model["architecture"], model["num_layers"], model["num_q_heads"],
+                          model["num_kv_heads"], model["context_len"], model["chat_template"]),
+                         ("llama", 30, 9, 3, 8192, "chatml"))
+
+    def test_tokenize(self):
+        tokens = self.json_of("tokenize", "-m", MODEL, "-p", "hello <|im_end|> 123")
+        self.assertEqual(tokens["token_ids"],
+                         [28120, 2067, 108, 306, 79, 486, 108, 46, 216, 33, 34, 35])
+        tokens = self.json_of("tokenize", "-m", MODEL, "-p", "hello <|im_end|> 123", "--special")
+        self.assertEqual(tokens["token_ids"], [28120, 216, 2, 216, 33, 34, 35])
+        lines = run("tokenize", "-m", MODEL, "-p", "hello\n").stdout.decode().splitlines()
+        self.assertEqual(lines, ['  28120 "hello"', '    198 "\\n"'])
+
+
+@unittest.skipUnless(HAS_MODEL, NO_MODEL)
+@unittest.skipIf(QUICK, "LONGDECODE_TEST_QUICK is set")
+class Generate(CommandTest):
+    def generate(self, *args, env=None):
+        return self.json_of("generate", "-m", MODEL, *args, env=env)
+
+    def test_methods(self):
+        dense = self.generate("-p", STORY, "-n", "8", "--temp", "0")
+        self.assertLessEqual(KEYS, dense.keys())
+        self.assertEqual((dense["n_generated"], len(dense["token_ids"])), (8, 8))
+        self.assertEqual((dense["method"], dense["stop_reason"]), ("dense", "length"))
+        self.assertEqual((dense["kept_fraction"], dense["context_len"]),
+                         (1.0, dense["prompt_tokens"] + 8))
+        self.assertGreater(dense["decode_tok_s"], 0)
+        self.assertGreater(dense["peak_rss_bytes"], 1 << 20)
+        again = self.generate("-p", STORY, "-n", "8", "--temp", "0", "-t", "2")
+        self.assertEqual((dense["num_threads"], again["num_threads"]), (1, 2))
+        self.assertEqual(dense["token_ids"], again["token_ids"])
+        # Shorter than sink + recent tokens: FFD attends everything.
+        ffd = self.generate("-p", STORY, "-n", "8", "--temp", "0", "--method", "ffd",
+                            "--dense-layers", "0,1")
+        self.assertEqual((ffd["method"], ffd["kept_fraction"]), ("ffd", 1.0))
+        self.assertEqual(ffd["token_ids"], dense["token_ids"])
+
+    def test_sampling_follows_the_seed(self):
+        def with_seed(seed):
+            return self.generate("-p", STORY, "-n", "12", "-s", seed, "--temp", "1.5")
+
+        first = with_seed(7)
+        self.assertEqual(first["seed"], 7)
+        self.assertEqual(first["token_ids"], with_seed(7)["token_ids"])
+        self.assertNotEqual(first["token_ids"], with_seed(8)["token_ids"])
+
+    def test_environment_twins_and_precedence(self):
+        env = {"LONGDECODE_MODEL": str(MODEL), "LONGDECODE_N_PREDICT": "3",
+               "LONGDECODE_METHOD": "ffd", "LONGDECODE_DENSE_LAYERS": "0,2"}
+        result = self.json_of("generate", "-p", STORY, env=env)
+        self.assertEqual((result["n_generated"], result["method"]), (3, "ffd"))
+        result = self.json_of("generate", "-p", STORY, "-n", "2", "--method", "dense", env=env)
+        self.assertEqual((result["n_generated"], result["method"]), (2, "dense"))
+
+    def test_limits(self):
+        none = self.generate("-p", STORY, "-n", "0")
+        self.assertEqual((none["text"], none["token_ids"], none["decode_tok_s"]), ("", [], None))
+        prompt = none["prompt_tokens"]
+        capped = self.generate("-p", STORY, "-n", "50", "-c", prompt + 2, "--ignore-eos")
+        self.assertEqual((capped["n_generated"], capped["stop_reason"]), (2, "context"))
+
+    def test_chat_ends_with_the_turn(self):
+        chat = self.generate("--chat", "-p", "What is the capital of France?", "-n", "60",
+                             "--temp", "0")
+        self.assertEqual(chat["stop_reason"], "eos")
+        self.assertIn("Paris", chat["text"])
+        self.assertNotIn("<|im_end|>", chat["text"])
+
+    def test_text_is_streamed_beside_a_json_file(self):
+        with tempfile.TemporaryDirectory() as name:
+            path = os.path.join(name, "out.json")
+            result = run("generate", "-m", MODEL, "-p", STORY, "-n", "5", "-s", "1", "--progress",
+                         "--delta", "3", "--json", path)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(path, encoding="utf-8") as file:
+                text = json.load(file)["text"]
+            self.assertEqual(result.stdout.decode(), text + "\n")
+            error = result.stderr.decode()
+            for part in ("(100%)", "kept_fraction", "--delta has no effect with --method dense"):
+                self.assertIn(part, error)
+
+    def test_full_stdout_leaves_no_json(self):
+        with tempfile.TemporaryDirectory() as name, open("/dev/full", "wb") as full:
+            result = run("generate", "-m", MODEL, "-p", STORY, "-n", "5", "--json",
+                         os.path.join(name, "out.json"), stdout=full)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(b"cannot write stdout", result.stderr)
+            self.assertEqual(os.listdir(name), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,54 @@
+// Flags of `longdecode generate`, their environment twins and their checks.
+#ifndef LONGDECODE_TOOLS_GENERATE_OPTIONS_H_
+#define LONGDECODE_TOOLS_GENERATE_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longdecode/attention.h"
+#include "longdecode/status.h"
+#include "runner/sampler/sampler.h"
+
+namespace longdecode::tool {
+
+// What `generate` and `tokenize` share.
+struct PromptOptions {
+  std::string model_path;
+  std::string text;       // -p
+  std::string file_path;  // -f; "-" is stdin
+  bool has_text = false;
+  bool chat = false;           // wrap the prompt in the model's chat template
+  bool parse_special = false;  // control tokens written in the prompt become tokens
+};
+
+struct GenerateOptions {
+  PromptOptions prompt;
+  int64_t num_predict = 128;
+  int64_t context_len = 0;  // 0: prompt + num_predict, at most the model's
+  int32_t num_threads = 0;  // 0: the CPUs of this process
+  int64_t seed = -1;        // -1: a random one
+  runner::SamplerOptions sampler;
+  std::string method = "dense";
+  FfdOptions ffd;
+  std::vector<int32_t> dense_layers;
+  std::string kv_type = "f16";
+  std::string device = "auto";
+  bool ignore_eos = false;
+  bool progress = false;
+  std::string json_path;
+  std::vector<std::string> unused_flags;  // given, but without effect on this method
+};
+
+void add_prompt_options(CLI::App& command, PromptOptions& options);
+void add_generate_options(CLI::App& command, GenerateOptions& options);
+
+// After parsing, before any work: every value is in range. The message names the flag, its value
+// and what is allowed. Fills has_text and unused_flags.
+Status check_prompt_options(const CLI::App& command, PromptOptions& options);
+Status check_generate_options(const CLI::App& command, GenerateOptions& options);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_GENERATE_OPTIONS_H_

@@ -1,0 +1,79 @@
+#include "generate_report.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "build_info.h"
+
+namespace longdecode::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json per_second(int64_t count, double seconds) {
+  if (count == 0 || seconds <= 0.0) return nullptr;
+  return static_cast<double>(count) / seconds;
+}
+
+std::string mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
+
+std::string table_row(const char* name, int64_t count, double seconds) {
+  const std::string rate =
+      count > 0 && seconds > 0.0 ? fmt::format("{:9.1f} tok/s", double(count) / seconds) : "";
+  return fmt::format("{:<10}{:>7} tokens{:>9.2f} s {}\n", name, count, seconds, rate);
+}
+
+}  // namespace
+
+int64_t peak_rss_bytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::string report_json(const GenerateResult& result) {
+  const Json json = {
+      {"text", result.text},
+      {"token_ids", result.token_ids},
+      {"prompt_tokens", result.prompt_tokens},
+      {"n_generated", result.token_ids.size()},
+      {"stop_reason", result.stop_reason},
+      {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
+      {"decode_tok_s", per_second(result.decode_steps, result.decode_s)},
+      {"load_s", result.load_s},
+      {"prefill_s", result.prefill_s},
+      {"decode_s", result.decode_s},
+      {"kept_fraction", result.stats.kept_fraction},
+      {"kv_bytes", result.stats.kv_bytes},
+      {"kv_bytes_read_per_token", result.stats.kv_bytes_read_per_token},
+      {"peak_rss_bytes", result.peak_rss_bytes},
+      {"method", result.method},
+      {"kernel", result.kernel},
+      {"kv_type", result.kv_type},
+      {"context_len", result.context_len},
+      {"num_threads", result.num_threads},
+      {"seed", result.seed},
+      {"model", result.model_path},
+      {"model_name", result.model_name},
+      {"version", build_info().version},
+      {"commit", build_info().commit},
+  };
+  // A model may emit bytes that are no UTF-8; JSON gets U+FFFD in their place.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string report_table(const GenerateResult& result) {
+  std::string table = fmt::format("\n{}, {}, {}, {} threads\n", result.model_name, result.method,
+                                  result.kernel, result.num_threads);
+  table += table_row("prefill", result.prompt_tokens, result.prefill_s);
+  table += table_row("decode", result.decode_steps, result.decode_s);
+  table += fmt::format("kept_fraction {:.3f}, KV cache {}, read per token {}, peak memory {}\n",
+                       result.stats.kept_fraction, mebibytes(double(result.stats.kv_bytes)),
+                       mebibytes(result.stats.kv_bytes_read_per_token),
+                       mebibytes(double(result.peak_rss_bytes)));
+  return table;
+}
+
+}  // namespace longdecode::tool

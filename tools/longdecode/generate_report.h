@@ -1,0 +1,47 @@
+// What a `generate` run gives: the JSON object and the table on stderr.
+#ifndef LONGDECODE_TOOLS_GENERATE_REPORT_H_
+#define LONGDECODE_TOOLS_GENERATE_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runner/model/session.h"
+
+namespace longdecode::tool {
+
+struct GenerateResult {
+  std::string model_path;
+  std::string model_name;
+  std::string method;
+  std::string kernel;
+  std::string kv_type;
+  uint64_t seed = 0;
+  int32_t num_threads = 0;
+  int64_t context_len = 0;
+
+  int64_t prompt_tokens = 0;
+  std::vector<int32_t> token_ids;  // generated, without the token that ended the text
+  std::string text;
+  std::string stop_reason;  // "eos", "length" (-n) or "context"
+
+  double load_s = 0.0;
+  double prefill_s = 0.0;
+  double decode_s = 0.0;     // all decode steps, sampling included
+  int64_t decode_steps = 0;  // the first token comes from the prefill
+  int64_t peak_rss_bytes = 0;
+  runner::SessionStats stats;
+};
+
+// Highest resident memory of this process so far, mapped weights included.
+int64_t peak_rss_bytes();
+
+// Rates are null where nothing was measured (no decode step).
+std::string report_json(const GenerateResult& result);
+
+// A few lines for people.
+std::string report_table(const GenerateResult& result);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_GENERATE_REPORT_H_

@@ -1,0 +1,25 @@
+// From flags to tokens: reads the prompt and encodes it with the model's tokenizer.
+#ifndef LONGDECODE_TOOLS_PROMPT_H_
+#define LONGDECODE_TOOLS_PROMPT_H_
+
+#include <string>
+
+#include "generate_options.h"
+#include "longdecode/status.h"
+#include "runner/gguf/gguf_file.h"
+#include "runner/tokenizer/tokenizer.h"
+
+namespace longdecode::tool {
+
+// The text of -p, or the whole of -f. kInvalidArgument for a directory, an empty prompt and text
+// that is not UTF-8; kNotFound for a missing file.
+Result<std::string> read_prompt(const PromptOptions& options);
+
+// Tokens of the prompt, the chat template around it if asked for. Never empty.
+Result<runner::Encoding> encode_prompt(const PromptOptions& options, const std::string& prompt,
+                                       const runner::GgufFile& file,
+                                       const runner::Tokenizer& tokenizer);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_PROMPT_H_

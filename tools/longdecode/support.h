@@ -1,0 +1,45 @@
+// What this build serves on a device, found by asking select_kernel, never written down twice.
+#ifndef LONGDECODE_TOOLS_SUPPORT_H_
+#define LONGDECODE_TOOLS_SUPPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longdecode/attention.h"
+#include "longdecode/types.h"
+
+namespace longdecode::tool {
+
+// One row of the support matrix: an operation and a method.
+struct SupportRow {
+  std::string op;      // "gqa", "mla"
+  std::string method;  // "dense", "ffd"
+  bool supported = false;
+  std::string reason;  // why not
+  std::string kernel;
+  std::string isa;
+  std::vector<int32_t> head_dims;  // MLA: the width of the latent row
+  std::vector<int32_t> page_sizes;
+  std::vector<std::string> dtypes;  // of K and V
+  std::vector<int32_t> groups;      // query heads per kv head (MLA: query heads)
+};
+
+// Every operation and method of the library on `device`. A value counts as supported when it is
+// with the first supported values of the other columns.
+std::vector<SupportRow> support_matrix(const DeviceInfo& device);
+
+// What select_kernel gives for a few shapes that models have.
+struct ShapeKernel {
+  std::string shape;   // "gqa ffd 32/8 heads, head_dim 128, page_size 128"
+  std::string kernel;  // "cpu/gqa_decode", or empty
+  std::string isa;
+  std::string reason;  // why there is none
+};
+std::vector<ShapeKernel> common_shapes(const DeviceInfo& device);
+
+const char* dtype_name(DType dtype);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_SUPPORT_H_
