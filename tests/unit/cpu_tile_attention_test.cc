@@ -1,12 +1,15 @@
-// attend_tile against a plain fp64 loop: every dtype, odd row counts, masks, splits, extremes.
+// attend_tile against a plain fp64 loop, on every instruction set that this machine has: every
+// dtype, odd row counts, masks, splits, extremes.
 #include "cpu/tile_attention.h"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/float_convert.h"
@@ -143,7 +146,21 @@ void check(const Case& c, const std::vector<TokenRange>& visible) {
   }
 }
 
-TEST(TileAttention, EveryDtypeAndHeadDim) {
+constexpr int64_t kBest = 0;  // what the dispatch picks
+
+class TileAttention : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    const int64_t target = GetParam() == kBest ? hwy::SupportedTargets() : GetParam();
+    if ((hwy::SupportedTargets() & target) == 0 && target != HWY_SCALAR) {
+      GTEST_SKIP() << hwy::TargetName(target) << " is not supported here";
+    }
+    hwy::GetChosenTarget().Update(target);
+  }
+  void TearDown() override { hwy::GetChosenTarget().Update(hwy::SupportedTargets()); }
+};
+
+TEST_P(TileAttention, EveryDtypeAndHeadDim) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (int32_t dim : {64, 80, 96, 128, 256}) {
       SCOPED_TRACE(testing::Message() << "dtype " << int(dtype) << " dim " << dim);
@@ -153,7 +170,7 @@ TEST(TileAttention, EveryDtypeAndHeadDim) {
   }
 }
 
-TEST(TileAttention, EveryGroupAndTokenCount) {
+TEST_P(TileAttention, EveryGroupAndTokenCount) {
   for (int32_t group : {1, 2, 3, 4, 5, 6, 7, 8, 16, 21}) {
     check({.key_dim = 64, .value_dim = 64, .group = group, .num_tokens = 13 + group}, {});
   }
@@ -162,7 +179,7 @@ TEST(TileAttention, EveryGroupAndTokenCount) {
   }
 }
 
-TEST(TileAttention, LatentRows) {
+TEST_P(TileAttention, LatentRows) {
   check({.key_dtype = DType::kBF16,
          .value_dtype = DType::kBF16,
          .key_dim = 576,
@@ -172,25 +189,25 @@ TEST(TileAttention, LatentRows) {
         {});
 }
 
-TEST(TileAttention, SoftCapSinkAndSplits) {
+TEST_P(TileAttention, SoftCapSinkAndSplits) {
   const float sink = 1.5f;
   check({.scale = 0.5f, .soft_cap = 3.0f}, {});
   check({.sink = &sink, .num_states = 5}, {});
 }
 
-TEST(TileAttention, VisibleRanges) {
+TEST_P(TileAttention, VisibleRanges) {
   // Causal steps, a window, an empty row, ranges inside one tile and across tiles.
   check({.num_queries = 6, .group = 3, .num_tokens = 150, .num_states = 3},
         {{0, 1}, {0, 149}, {5, 150}, {0, 0}, {70, 77}, {130, 150}});
 }
 
-TEST(TileAttention, HugeScores) {
+TEST_P(TileAttention, HugeScores) {
   // Scores of about +-1e5; only the largest survives, to fp32 rounding of the score.
   check({.key_dim = 64, .value_dim = 64, .num_tokens = 40, .scale = 12500.0f}, {});
   check({.key_dim = 64, .value_dim = 64, .num_tokens = 40, .scale = 0.01f}, {});
 }
 
-TEST(TileAttention, NanIsSeenWhereItIsVisibleOnly) {
+TEST_P(TileAttention, NanIsSeenWhereItIsVisibleOnly) {
   std::vector<float> key(64, 1.0f);
   std::vector<float> poison(64, kNaN);
   AlignedFloats packed(2 * 64);
@@ -215,7 +232,7 @@ TEST(TileAttention, NanIsSeenWhereItIsVisibleOnly) {
   EXPECT_TRUE(std::isnan(lse));
 }
 
-TEST(TileAttention, ScoreTileMarksInvisibleTokens) {
+TEST_P(TileAttention, ScoreTileMarksInvisibleTokens) {
   std::mt19937 rng(3);
   Rows k(rng, DType::kF32, 7, 64, 1.0f);
   Rows q(rng, DType::kF32, 2, 64, 1.0f);
@@ -243,6 +260,22 @@ TEST(TileAttention, ScoreTileMarksInvisibleTokens) {
     }
   }
 }
+
+TEST_P(TileAttention, NamesTheInstructionSet) {
+  const std::string isa = dispatched_isa();
+  if (GetParam() == HWY_AVX3) {
+    EXPECT_EQ(isa, "avx512");
+  } else if (GetParam() == HWY_AVX2) {
+    EXPECT_EQ(isa, "avx2");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, TileAttention,
+                         testing::Values(kBest, HWY_AVX3, HWY_AVX2, HWY_SCALAR),
+                         [](const auto& target) {
+                           return std::string(
+                               target.param == kBest ? "Best" : hwy::TargetName(target.param));
+                         });
 
 }  // namespace
 }  // namespace longdecode::cpu
