@@ -96,19 +96,20 @@ class Prefill {
   struct Scratch {
     float* q;
     float* state;
-    float* keys;
-    float* values;
+    float* keys;     // [kTileCapacity][k_stride]
+    float* columns;  // [key_dim][kTileCapacity]
+    float* values;   // [kTileCapacity][v_stride]; unused for MLA
   };
   int64_t q_floats() const { return max_rows_ * k_stride_; }
   int64_t state_floats() const { return row_state_floats(max_rows_, format_.value_dim); }
-  // The values of an MLA tile are the prefixes of its keys.
   int64_t scratch_floats() const {
-    return q_floats() + state_floats() + kTileCapacity * (k_stride_ + v_stride_);
+    return q_floats() + state_floats() + kTileCapacity * (2 * k_stride_ + v_stride_);
   }
   Scratch scratch_at(float* memory) const {
     float* state = memory + q_floats();
     float* keys = state + state_floats();
-    return {memory, state, keys, keys + kTileCapacity * k_stride_};
+    float* columns = keys + kTileCapacity * k_stride_;
+    return {memory, state, keys, columns, columns + kTileCapacity * k_stride_};
   }
   void attend_block(int32_t kv_head, int64_t first_query, const Scratch& scratch) const;
 
@@ -142,11 +143,10 @@ void Prefill::attend_block(int32_t kv_head, int64_t first_query, const Scratch& 
   const bool is_latent = format_.op == Op::kMla;
   const PagedRows values =
       is_latent ? PagedRows() : PagedRows(args_.kv.v, args_.batch.block_table, kv_head);
-  const void* k_rows[kTileCapacity];
+  // The value of a latent row is its prefix.
   const void* v_rows[kTileCapacity];
   for (int32_t j = 0; j < kTileCapacity; ++j) {
-    k_rows[j] = scratch.keys + j * k_stride_;
-    v_rows[j] = is_latent ? k_rows[j] : scratch.values + j * v_stride_;
+    v_rows[j] = is_latent ? scratch.keys + j * k_stride_ : scratch.values + j * v_stride_;
   }
   std::vector<TokenRange> visible(static_cast<size_t>(num_queries));
   const int64_t end = window_.end(first_query + num_queries - 1);
@@ -154,6 +154,8 @@ void Prefill::attend_block(int32_t kv_head, int64_t first_query, const Scratch& 
        token += kTileCapacity) {
     const int64_t count = std::min<int64_t>(kTileCapacity, end - token);
     keys.load(token, count, scratch.keys, k_stride_);
+    transpose_rows(scratch.keys, k_stride_, static_cast<int32_t>(count), format_.key_dim,
+                   scratch.columns);
     for (int64_t j = 0; !is_latent && j < count; ++j) {
       convert_row(values.row(token + j), format_.dtype, format_.value_dim,
                   scratch.values + j * v_stride_);
@@ -161,8 +163,8 @@ void Prefill::attend_block(int32_t kv_head, int64_t first_query, const Scratch& 
     for (int64_t t = 0; t < num_queries; ++t) {
       visible[static_cast<size_t>(t)] = window_.in_tile(first_query + t, token, count);
     }
-    attend_tile({static_cast<int32_t>(count), k_rows, v_rows, visible.data()}, rows, state,
-                nullptr);
+    const Tile tile{static_cast<int32_t>(count), nullptr, v_rows, visible.data(), scratch.columns};
+    attend_tile(tile, rows, state, nullptr);
   }
   const StateList list{scratch.state, 0, 1, max_rows_, format_.value_dim, DType::kF32};
   for (int32_t row = 0; row < num_rows; ++row) {

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-
-#include "base/float_convert.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/tile_attention.cc"
@@ -102,9 +99,10 @@ void dot_rows_any(const Tile& tile, const QueryRows& rows, const RowRun& run, co
   }
 }
 
-// The values of a run: p is [run.count][kTileCapacity], its first entry the run's first token.
+// o[r] = o[r] * rescale[r] + sum over tokens of p[r][token] * v_rows[token].
 struct ValueTask {
   const float* p = nullptr;
+  size_t p_stride = 0;
   const float* rescale = nullptr;
   const void* const* v_rows = nullptr;
   size_t num_tokens = 0;
@@ -116,10 +114,10 @@ struct ValueTask {
 template <class Source, int kPairs, bool kTail>
 void accumulate_channels(const ValueTask& task, size_t channel) {
   for (int32_t r = 0; r < task.num_rows; r += kRowBlock) {
-    const float* p = task.p + r * kTileCapacity;
+    const float* p = task.p + r * task.p_stride;
     float* o = task.o + r * task.o_stride;
     const auto block = [&]<int kRows>() HWY_ATTR {
-      accumulate_block<Source, kRows, kPairs, kTail>(p, kTileCapacity, task.v_rows, task.num_tokens,
+      accumulate_block<Source, kRows, kPairs, kTail>(p, task.p_stride, task.v_rows, task.num_tokens,
                                                      channel, task.rescale + r, o, task.o_stride);
     };
     switch (std::min(kRowBlock, task.num_rows - r)) {
@@ -182,6 +180,31 @@ void softmax_rows(const QueryRows& rows, const RowRun& run, const RowState& stat
   }
 }
 
+// Scores from transposed keys: the channels take the place of the tokens in accumulate_rows, and
+// the tile's tokens that of the value channels.
+void dot_columns(const Tile& tile, const QueryRows& rows, const RowRun& run, float* scores) {
+  const void* columns[kMaxPackedDim];
+  for (int32_t c = 0; c < rows.key_dim; ++c) columns[c] = tile.k_columns + c * kTileCapacity;
+  float ones[kRowChunk];
+  std::fill_n(ones, run.count, 1.0f);
+  std::fill_n(scores, run.count * kTileCapacity, 0.0f);
+  const auto q_stride = static_cast<size_t>(packed_dim(rows.key_dim));
+  const ValueTask task{rows.q + run.begin * q_stride,     q_stride,  ones,   columns,
+                       static_cast<size_t>(rows.key_dim), run.count, scores, kTileCapacity};
+  accumulate_rows<SourceF32>(task, kTileCapacity);
+  if (run.visible.begin == 0) return;
+  for (int32_t r = 0; r < run.count; ++r) {
+    float* row_scores = scores + r * kTileCapacity;
+    std::copy(row_scores + run.visible.begin, row_scores + run.visible.end, row_scores);
+  }
+}
+
+void score_run(const Tile& tile, const QueryRows& rows, const RowRun& run, const Tile* next,
+               float* scores) {
+  if (tile.k_columns != nullptr) return dot_columns(tile, rows, run, scores);
+  dot_rows_any(tile, rows, run, next, scores);
+}
+
 void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next) {
   alignas(64) float scores[kRowChunk * kTileCapacity];
   float rescale[kRowChunk];
@@ -190,9 +213,10 @@ void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state, 
     const RowRun run = next_run(tile, rows, begin);
     begin += run.count;
     if (run.visible.begin >= run.visible.end) continue;
-    dot_rows_any(tile, rows, run, run.begin == 0 ? next : nullptr, scores);
+    score_run(tile, rows, run, run.begin == 0 ? next : nullptr, scores);
     softmax_rows(rows, run, state, scores, rescale);
     const ValueTask task{scores,
+                         kTileCapacity,
                          rescale,
                          tile.v_rows + run.visible.begin,
                          static_cast<size_t>(run.visible.end - run.visible.begin),
@@ -212,7 +236,7 @@ void ScoreTile(const Tile& tile, const QueryRows& rows, float* out) {
     begin += run.count;
     if (run.visible.begin >= run.visible.end) continue;
     const auto count = static_cast<size_t>(run.visible.end - run.visible.begin);
-    dot_rows_any(tile, rows, run, nullptr, scores);
+    score_run(tile, rows, run, nullptr, scores);
     for (int32_t r = 0; r < run.count; ++r) {
       float* row_scores = scores + r * kTileCapacity;
       scale_scores(rows.softmax_scale, rows.soft_cap, count, row_scores);
@@ -220,74 +244,6 @@ void ScoreTile(const Tile& tile, const QueryRows& rows, float* out) {
                   out + int64_t{run.begin + r} * kTileCapacity + run.visible.begin);
     }
   }
-}
-
-void ConvertRow(const void* row, DType dtype, int32_t dim, float* out) {
-  const F32 d;
-  const hn::Rebind<hwy::bfloat16_t, F32> dbf16;
-  const auto* bf16 = static_cast<const hwy::bfloat16_t*>(row);
-  const auto count = static_cast<size_t>(dim);  // a multiple of 16
-  switch (dtype) {
-    case DType::kF32:
-      std::memcpy(out, row, count * sizeof(float));
-      return;
-    case DType::kF16:
-      for (size_t c = 0; c < count; c += kLanes) hn::StoreU(SourceF16::promote(row, c), d, out + c);
-      return;
-    case DType::kBF16:
-      for (size_t c = 0; c < count; c += kLanes) {
-        hn::StoreU(hn::PromoteTo(d, hn::LoadU(dbf16, bf16 + c)), d, out + c);
-      }
-      return;
-  }
-}
-
-// Index in a packed row of `channel` of a row of dtype.
-size_t packed_index(DType dtype, size_t channel) {
-  if (dtype != DType::kBF16) return channel;
-  const size_t in_pair = channel % kPair;
-  return channel - in_pair + in_pair / 2 + (in_pair % 2) * kLanes;
-}
-
-void PackQuery(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
-  std::fill(packed, packed + packed_dim(key_dim), 0.0f);
-  for (int32_t c = 0; c < key_dim; ++c) {
-    packed[packed_index(key_dtype, static_cast<size_t>(c))] = load_element(q, q_dtype, c);
-  }
-}
-
-void FinishRow(const StateList& list, int32_t row, const float* sink_logit,
-               const RowOutput& output) {
-  const F32 d;
-  const float kEmpty = -std::numeric_limits<float>::infinity();
-  const auto state = [&](int32_t i) {
-    return row_state_at(list.states + i * list.stride, list.num_rows);
-  };
-  float max = kEmpty;
-  for (int32_t i = 0; i < list.num_states; ++i) max = std::max(max, state(i).m[row]);
-  const float base = sink_logit != nullptr ? std::max(max, *sink_logit) : max;
-  const auto dim = static_cast<size_t>(packed_dim(list.value_dim));
-  alignas(64) float merged[kMaxPackedDim] = {};
-  float sum = 0.0f;
-  for (int32_t i = 0; i < list.num_states; ++i) {
-    const RowState part = state(i);
-    if (part.l[row] == 0.0f) continue;
-    const float weight = std::exp(part.m[row] - base);
-    sum += weight * part.l[row];
-    const float* o = part.o + row * static_cast<int64_t>(dim);
-    const VecF32 factor = hn::Set(d, weight);
-    for (size_t c = 0; c < dim; c += kLanes) {
-      hn::Store(hn::MulAdd(factor, hn::Load(d, o + c), hn::Load(d, merged + c)), d, merged + c);
-    }
-  }
-  if (sum == 0.0f && max == kEmpty) return write_empty_row(list.value_dim, output);
-  if (sink_logit != nullptr) sum += std::exp(*sink_logit - base);
-  const float inverse = 1.0f / sum;
-  for (int32_t c = 0; c < list.value_dim; ++c) {
-    const float value = merged[packed_index(list.value_dtype, static_cast<size_t>(c))] * inverse;
-    store_element(output.o, output.dtype, c, value);
-  }
-  if (output.lse != nullptr) *output.lse = base + std::log(sum);
 }
 
 const char* TargetIsa() {
@@ -312,40 +268,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace longdecode::cpu {
-namespace {
-
-int64_t padded_rows(int32_t num_rows) { return (int64_t{num_rows} + 15) / 16 * 16; }
-
-}  // namespace
 
 HWY_EXPORT(AttendTile);
 HWY_EXPORT(ScoreTile);
-HWY_EXPORT(PackQuery);
-HWY_EXPORT(ConvertRow);
-HWY_EXPORT(FinishRow);
 HWY_EXPORT(TargetIsa);
-
-int64_t row_state_floats(int32_t num_rows, int32_t value_dim) {
-  return 2 * padded_rows(num_rows) + num_rows * packed_dim(value_dim);
-}
-
-RowState row_state_at(float* memory, int32_t num_rows) {
-  return {memory, memory + padded_rows(num_rows), memory + 2 * padded_rows(num_rows)};
-}
-
-void clear(const RowState& state, int32_t num_rows, int32_t value_dim) {
-  std::fill_n(state.m, num_rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(state.l, num_rows, 0.0f);
-  std::fill_n(state.o, num_rows * packed_dim(value_dim), 0.0f);
-}
-
-void pack_query(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
-  HWY_DYNAMIC_DISPATCH(PackQuery)(q, q_dtype, key_dtype, key_dim, packed);
-}
-
-void convert_row(const void* row, DType dtype, int32_t dim, float* out) {
-  HWY_DYNAMIC_DISPATCH(ConvertRow)(row, dtype, dim, out);
-}
 
 void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next) {
   HWY_DYNAMIC_DISPATCH(AttendTile)(tile, rows, state, next);
@@ -353,16 +279,6 @@ void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state,
 
 void score_tile(const Tile& tile, const QueryRows& rows, float* scores) {
   HWY_DYNAMIC_DISPATCH(ScoreTile)(tile, rows, scores);
-}
-
-void finish_row(const StateList& list, int32_t row, const float* sink_logit,
-                const RowOutput& output) {
-  HWY_DYNAMIC_DISPATCH(FinishRow)(list, row, sink_logit, output);
-}
-
-void write_empty_row(int32_t value_dim, const RowOutput& output) {
-  std::memset(output.o, 0, static_cast<size_t>(value_dim * dtype_bytes(output.dtype)));
-  if (output.lse != nullptr) *output.lse = -std::numeric_limits<float>::infinity();
 }
 
 const char* dispatched_isa() { return HWY_DYNAMIC_DISPATCH(TargetIsa)(); }

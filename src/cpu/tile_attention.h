@@ -39,6 +39,9 @@ struct Tile {
   const void* const* k_rows = nullptr;  // [num_tokens] rows of key_dim channels, 16-byte aligned
   const void* const* v_rows = nullptr;  // [num_tokens] rows of value_dim channels
   const TokenRange* visible = nullptr;  // [num_rows / rows_per_query], or nullptr: all tokens
+  // Or instead of k_rows: the keys as transpose_rows makes them. Scores then need no sums across
+  // lanes, which pays for the transposition from about 20 query rows on.
+  const float* k_columns = nullptr;
 };
 
 // Running softmax of num_rows rows; nothing seen yet: m = -infinity, l = 0, o = 0.
@@ -70,6 +73,11 @@ void pack_query(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, 
 
 // One row of dtype -> out[0, dim) fp32, in channel order (what packing for kF32 means).
 void convert_row(const void* row, DType dtype, int32_t dim, float* out);
+
+// fp32 rows of dim channels -> columns[channel * kTileCapacity + row]. columns is 64-byte aligned,
+// dim * kTileCapacity floats; those of rows past num_rows (up to kTileCapacity) are undefined.
+void transpose_rows(const float* rows, int64_t stride, int32_t num_rows, int32_t dim,
+                    float* columns);
 
 // Attends the tile. next (or nullptr) is the tile that will follow: its rows are prefetched.
 // Rows outside `visible` are not read for a query token, so NaN there cannot reach it.

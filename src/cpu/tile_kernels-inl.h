@@ -122,6 +122,33 @@ HWY_INLINE void store_sums(const VecF32 (&acc)[kTokenBlock], float* HWY_RESTRICT
 #endif
 }
 
+// out[i * out_stride + j] = rows[j][i] for 4 rows and kLanes (at least 4) columns.
+HWY_INLINE void transpose_block(const float* const (&rows)[4], size_t column,
+                                float* HWY_RESTRICT out, size_t out_stride) {
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t j = 0; j < 4; ++j) out[j] = rows[j][column];
+  (void)out_stride;
+#else
+  const hn::FixedTag<float, 4> d;
+  const hn::RepartitionToWide<decltype(d)> d64;
+  for (size_t i = 0; i < kLanes; i += 4) {
+    const auto r0 = hn::LoadU(d, rows[0] + column + i);
+    const auto r1 = hn::LoadU(d, rows[1] + column + i);
+    const auto r2 = hn::LoadU(d, rows[2] + column + i);
+    const auto r3 = hn::LoadU(d, rows[3] + column + i);
+    const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+    const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+    const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+    const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+    float* to = out + i * out_stride;
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, to);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, to + out_stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, to + 2 * out_stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, to + 3 * out_stride);
+  }
+#endif
+}
+
 // scores[r * stride + j] = q row r . key row j for kRows rows and kTokenBlock tokens, unscaled.
 template <class Source, int kRows>
 HWY_INLINE void dot_block(const float* HWY_RESTRICT q, size_t q_stride, const void* const* k_rows,
