@@ -16,9 +16,9 @@ namespace longdecode::cpu {
 namespace {
 
 // Query rows of a task: enough that converting a tile of keys and values to fp32 costs little
-// beside using it, few enough that the rows stay in L2 (192 rows x head_dim 64: 48 KB of queries,
-// 48 KB of state).
-constexpr int32_t kTargetRows = 192;
+// beside using it, few enough that the rows stay in L2 (384 rows x head_dim 64: 96 KB of queries,
+// 96 KB of state).
+constexpr int32_t kTargetRows = 384;
 
 // The keys of one kv head as fp32 rows in channel order, whatever the format. Tiles start at
 // multiples of kTileCapacity, which divides every two-plane page.

@@ -166,16 +166,19 @@ void accumulate_rows_any(const ValueTask& task, const QueryRows& rows) {
 void softmax_rows(const QueryRows& rows, const RowRun& run, const RowState& state, float* scores,
                   float* rescale) {
   const auto count = static_cast<size_t>(run.visible.end - run.visible.begin);
+  // Two passes, so that the reduction of one row overlaps with the next row.
+  float max[kRowChunk];
   for (int32_t r = 0; r < run.count; ++r) {
-    float* row_scores = scores + r * kTileCapacity;
+    max[r] = scale_scores(rows.softmax_scale, rows.soft_cap, count, scores + r * kTileCapacity);
+  }
+  for (int32_t r = 0; r < run.count; ++r) {
     float& m = state.m[run.begin + r];
     float& l = state.l[run.begin + r];
-    const float max = scale_scores(rows.softmax_scale, rows.soft_cap, count, row_scores);
-    const float new_m = max > m ? max : m;
+    const float new_m = max[r] > m ? max[r] : m;
     // While every score is -infinity the reference point is 0, so that -infinity gives weight 0.
     const float reference = new_m == -std::numeric_limits<float>::infinity() ? 0.0f : new_m;
     rescale[r] = new_m == m ? 1.0f : std::exp(m - reference);
-    l = l * rescale[r] + exponentiate(reference, count, row_scores);
+    l = l * rescale[r] + exponentiate(reference, count, scores + r * kTileCapacity);
     m = new_m;
   }
 }

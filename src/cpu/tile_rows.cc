@@ -59,6 +59,8 @@ size_t packed_index(DType dtype, size_t channel) {
 }
 
 void PackQuery(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
+  std::fill(packed + key_dim, packed + packed_dim(key_dim), 0.0f);
+  if (key_dtype != DType::kBF16) return ConvertRow(q, q_dtype, key_dim, packed);
   std::fill(packed, packed + packed_dim(key_dim), 0.0f);
   for (int32_t c = 0; c < key_dim; ++c) {
     packed[packed_index(key_dtype, static_cast<size_t>(c))] = load_element(q, q_dtype, c);
@@ -91,10 +93,17 @@ void FinishRow(const StateList& list, int32_t row, const float* sink_logit,
   }
   if (sum == 0.0f && max == kEmpty) return write_empty_row(list.value_dim, output);
   if (sink_logit != nullptr) sum += std::exp(*sink_logit - base);
-  const float inverse = 1.0f / sum;
-  for (int32_t c = 0; c < list.value_dim; ++c) {
-    const float value = merged[packed_index(list.value_dtype, static_cast<size_t>(c))] * inverse;
-    store_element(output.o, output.dtype, c, value);
+  const VecF32 factor = hn::Set(d, 1.0f / sum);
+  for (size_t c = 0; c < dim; c += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, merged + c), factor), d, merged + c);
+  }
+  if (list.value_dtype != DType::kBF16 && output.dtype == DType::kF32) {
+    std::memcpy(output.o, merged, static_cast<size_t>(list.value_dim) * sizeof(float));
+  } else {
+    for (int32_t c = 0; c < list.value_dim; ++c) {
+      store_element(output.o, output.dtype, c,
+                    merged[packed_index(list.value_dtype, static_cast<size_t>(c))]);
+    }
   }
   if (output.lse != nullptr) *output.lse = base + std::log(sum);
 }
