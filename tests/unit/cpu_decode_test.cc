@@ -186,6 +186,9 @@ TEST(CpuPrefill, EveryFormat) {
     expect_prefill_matches(KvFormat::gqa(KeyEncoding::kTwoPlane, dtype, 2, 80, 64), 300, 100, 0);
     expect_prefill_matches(KvFormat::gqa(KeyEncoding::kTwoPlane, dtype, 1, 128, 128), 400, 1, 300);
   }
+  // Query blocks that end inside a quantised page, not on a tile.
+  expect_prefill_matches(KvFormat::gqa(KeyEncoding::kTwoPlane, DType::kBF16, 2, 64, 64), 701, 301,
+                         0);
   expect_prefill_matches(KvFormat::mla(DType::kBF16, 32), 100, 30, 0);
 }
 
