@@ -33,6 +33,7 @@ WorkloadSpec workload_spec(const ShapeSpec& shape, double kept) {
   spec.num_kv_heads = desc.format.num_kv_heads;
   spec.key_dim = desc.format.key_dim;
   spec.value_dim = desc.format.value_dim;
+  spec.page_size = shape.page_size;
   spec.softmax_scale = desc.softmax_scale;
   spec.delta = shape.ffd.delta;
   spec.sink_tokens = shape.ffd.sink_tokens;

@@ -18,8 +18,6 @@ enum Stream : uint64_t { kQueryStream = 1, kKeyStream, kValueStream, kPlantStrea
 
 // What later query tokens of a head differ by, as a share of |q|.
 constexpr double kQueryJitter = 0.2;
-// Quantised pages end at most this many tokens before the end of the sequence, at any page size.
-constexpr int64_t kMostUnquantized = 128 + kQuantizeLag - 1;
 
 double dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0.0;
@@ -138,7 +136,8 @@ void plant(Workload& work, int32_t batch_idx, int32_t kv_head_idx, int64_t token
 // of the step, which every query token sees; all from the one that exists.
 void plant_anchors(Workload& work, int32_t batch_idx, int32_t kv_head_idx) {
   const WorkloadSpec& spec = work.spec;
-  const double score = kThresholdScore + std::min(double{spec.delta}, kMaxAnchorDelta);
+  const double delta = double{spec.delta};
+  const double score = kThresholdScore + (delta <= kMaxAnchorDelta ? delta : kDefaultAnchorDelta);
   const int64_t recent = spec.kv_len - spec.query_len;
   const bool has_sink = spec.sink_tokens > 0 && recent > 0;
   std::vector<int32_t> sink_heads, recent_heads;
@@ -263,6 +262,13 @@ Status check(const WorkloadSpec& spec) {
     return invalid_argument("num_q_heads is {}; allowed: multiples of num_kv_heads ({})",
                             spec.num_q_heads, spec.num_kv_heads);
   }
+  if (spec.page_size < 1) {
+    return invalid_argument("page_size is {}; allowed: 1 and more", spec.page_size);
+  }
+  if (spec.sink_tokens < 0 || spec.recent_tokens < 0) {
+    return invalid_argument("sink_tokens is {}, recent_tokens {}; allowed: 0 and more",
+                            spec.sink_tokens, spec.recent_tokens);
+  }
   if (spec.key_dim < 1 || spec.group_size() > spec.key_dim) {
     return invalid_argument("key_dim is {}; allowed: at least the {} query heads of a kv head",
                             spec.key_dim, spec.group_size());
@@ -280,10 +286,12 @@ Status check(const WorkloadSpec& spec) {
 }
 
 GroupRange selectable_groups(const WorkloadSpec& spec) {
-  const int64_t exact_end =
-      std::max<int64_t>(kMostUnquantized, int64_t{spec.recent_tokens} + spec.query_len - 1);
+  KvFormat format;
+  format.page_size = spec.page_size;
+  const int64_t quantized = format.num_quantized_pages(spec.kv_len) * spec.page_size;
+  const int64_t first_recent = spec.kv_len - spec.query_len + 1 - spec.recent_tokens;
   const int64_t first = (int64_t{spec.sink_tokens} + kTileTokens - 1) / kTileTokens;
-  const int64_t last = std::max<int64_t>(spec.kv_len - exact_end, 0) / kTileTokens;
+  const int64_t last = std::min(quantized, std::max<int64_t>(first_recent, 0)) / kTileTokens;
   return {first, std::max(first, last)};
 }
 

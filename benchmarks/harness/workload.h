@@ -38,8 +38,10 @@ enum class WorkloadKind : int32_t { kPlanted = 0, kClustered = 1 };
 
 inline constexpr double kScoreDeviation = 2.0;  // nats
 inline constexpr double kThresholdScore = 10.0;
-// A larger delta than this does not move the anchors further up: all of the background is kept.
-inline constexpr double kMaxAnchorDelta = 15.0;
+// Above kMaxAnchorDelta the threshold is taken to be out of use (the background passes too), and
+// the anchors stay where the default delta puts them, so that they do not drown everything else.
+inline constexpr double kMaxAnchorDelta = 10.0;
+inline constexpr double kDefaultAnchorDelta = 5.0;
 inline constexpr double kHitMin = 3.0;  // nats above the threshold
 inline constexpr double kHitMax = 5.0;
 inline constexpr double kNearWidth = 1.0;  // nats below the threshold
@@ -56,6 +58,7 @@ struct WorkloadSpec {
   int32_t num_kv_heads = 8;
   int32_t key_dim = 128;
   int32_t value_dim = 128;
+  int32_t page_size = 128;  // of the cache; decides which tokens are quantised
   float softmax_scale = 0.0f;
   float delta = 5.0f;
   int32_t sink_tokens = 128;
@@ -93,8 +96,8 @@ struct Workload {
   std::vector<PlantedToken> planted;
 };
 
-// Aligned 16-token groups of which selection decides: [first, last), free of sink and recent tokens
-// and of tokens that are not quantised at any page size.
+// Aligned 16-token groups of which selection decides, [first, last): quantised, and without sink or
+// recent tokens.
 struct GroupRange {
   int64_t first = 0;
   int64_t last = 0;

@@ -41,6 +41,7 @@ WorkloadSpec workload_of(const ShapeSpec& shape, double kept) {
   spec.num_kv_heads = shape.num_kv_heads;
   spec.key_dim = shape.head_dim;
   spec.value_dim = shape.head_dim;
+  spec.page_size = shape.page_size;
   spec.softmax_scale = decode_desc(shape, Method::kDense).softmax_scale;
   spec.delta = shape.ffd.delta;
   spec.sink_tokens = shape.ffd.sink_tokens;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -80,19 +80,22 @@ TEST(HarnessWorkload, BackgroundScoresHaveTheStatedDeviation) {
 }
 
 TEST(HarnessWorkload, SinkAndRecentTokensSetTheThreshold) {
-  WorkloadSpec spec = small_spec();
-  spec.delta = 3.0f;
-  const Workload work = make(spec);
-  for (int32_t head = 0; head < spec.num_q_heads; ++head) {
-    const std::vector<double> scores = last_scores(work, 0, head);
-    double pseudo_max = -1e9;
-    for (int64_t j = 0; j < spec.kv_len; ++j) {
-      const bool exact = j < spec.sink_tokens || j >= spec.kv_len - spec.recent_tokens;
-      if (exact) pseudo_max = std::max(pseudo_max, scores[size_t(j)]);
+  for (const float delta : {0.0f, 3.0f, std::numeric_limits<float>::infinity()}) {
+    WorkloadSpec spec = small_spec();
+    spec.delta = delta;
+    const double above = std::isinf(delta) ? kDefaultAnchorDelta : double{delta};
+    const Workload work = make(spec);
+    for (int32_t head = 0; head < spec.num_q_heads; ++head) {
+      const std::vector<double> scores = last_scores(work, 0, head);
+      double pseudo_max = -1e9;
+      for (int64_t j = 0; j < spec.kv_len; ++j) {
+        const bool exact = j < spec.sink_tokens || j >= spec.kv_len - spec.recent_tokens;
+        if (exact) pseudo_max = std::max(pseudo_max, scores[size_t(j)]);
+      }
+      EXPECT_NEAR(pseudo_max - above, kThresholdScore, 0.1) << head;
+      const bool from_sink = head % spec.group_size() % 2 == 0;
+      EXPECT_NEAR(scores[size_t(from_sink ? 0 : spec.kv_len - 1)], pseudo_max, 1e-6) << head;
     }
-    EXPECT_NEAR(pseudo_max - 3.0, kThresholdScore, 0.1) << head;
-    const bool from_sink = head % spec.group_size() % 2 == 0;
-    EXPECT_NEAR(scores[size_t(from_sink ? 0 : spec.kv_len - 1)], pseudo_max, 1e-6) << head;
   }
 }
 
@@ -239,6 +242,20 @@ TEST(HarnessWorkload, ShortSequencesHaveNothingToSelect) {
   }
 }
 
+TEST(HarnessWorkload, SelectableGroupsAreQuantisedAndNeitherSinkNorRecent) {
+  WorkloadSpec spec = small_spec();
+  spec.page_size = 128;
+  spec.sink_tokens = 17;
+  spec.recent_tokens = 0;
+  EXPECT_EQ(selectable_groups(spec).first, 2);
+  EXPECT_EQ(selectable_groups(spec).last, (4096 - 128) / 16);  // (4096 - 8) / 128 = 31 pages
+  spec.page_size = 64;
+  EXPECT_EQ(selectable_groups(spec).last, (4096 - 64) / 16);
+  spec.recent_tokens = 100;
+  spec.query_len = 6;  // recent from 4096 - 6 + 1 - 100 on
+  EXPECT_EQ(selectable_groups(spec).last, 3991 / 16);
+}
+
 TEST(HarnessWorkload, BadSpecsAreRefused) {
   const auto refused = [](auto change) {
     WorkloadSpec spec = small_spec();
@@ -254,6 +271,8 @@ TEST(HarnessWorkload, BadSpecsAreRefused) {
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.kept = std::nan(""); }));
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.near_threshold = -0.1; }));
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.softmax_scale = 0.0f; }));
+  EXPECT_TRUE(refused([](WorkloadSpec& s) { s.page_size = 0; }));
+  EXPECT_TRUE(refused([](WorkloadSpec& s) { s.sink_tokens = -1; }));
 }
 
 }  // namespace

@@ -77,7 +77,12 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
   bench::BenchOptions bench_options;
   bench_options.num_reps = options.num_reps;
-  if (options.flush_bytes) bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
+  if (options.flush_bytes) {
+    if (*options.flush_bytes > uint64_t{INT64_MAX}) {
+      return invalid_argument("--flush-bytes is out of range; allowed: 0 to {}", INT64_MAX);
+    }
+    bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
+  }
   bench_options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   LD_ASSIGN_OR_RETURN(bench::AttentionBench bench,
                       bench::AttentionBench::create(std::move(shapes), device, bench_options));
