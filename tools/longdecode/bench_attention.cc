@@ -29,7 +29,8 @@ struct BenchAttentionOptions {
 constexpr const char* kFooter = R"(
 Rows: time_us is the median of --reps calls, each after a flush of the caches. read_floor_us is a
 plain read of necessary_bytes with the same threads after the same flush. kept_fraction is what the
-kernel attended, kept_planted what the input was made for; benchmarks/README.md defines every column.
+kernel attended, kept_planted what the input was made for. benchmarks/README.md defines every
+column.
 
 Examples:
   longdecode bench attention --kv-len 16384,65536 --kept 0.01,1
