@@ -35,7 +35,7 @@ column.
 Examples:
   longdecode bench attention --kv-len 16384,65536 --kept 0.01,1
   longdecode bench attention --op mla --method dense --num-q-heads 16 --kv-len 65536 --json -
-  longdecode bench attention --shapes benchmarks/shapes/cpu-ffd.json --json rows.json)";
+  longdecode bench attention --shapes benchmarks/shapes/cpu.json --json rows.json)";
 
 Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
   if (name != "auto" && name != "cpu" && name != "cuda") {
