@@ -9,7 +9,6 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, as Highway asks.
 #include "cpu/tile_kernels-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,12 +39,16 @@ RowRun next_run(const Tile& tile, const QueryRows& rows, int32_t begin) {
   return run;
 }
 
-void prefetch_row(const void* row, int64_t num_bytes) {
+// To L2: two tiles do not fit L1. A tile is asked for while the one before it is scored; spreading
+// the requests over its values too was slower (0.73 of the plain read, against 0.84 at group 4).
+// Always inline: g++ 12 takes a function that only prefetches for one without effects and drops the
+// call.
+HWY_INLINE void prefetch_row(const void* row, int64_t num_bytes) {
   const char* bytes = static_cast<const char*>(row);
-  for (int64_t i = 0; i < num_bytes; i += kLineBytes) hwy::Prefetch(bytes + i);
+  for (int64_t i = 0; i < num_bytes; i += kLineBytes) __builtin_prefetch(bytes + i, 0, 2);
 }
 
-void prefetch_tokens(const Tile& next, const QueryRows& rows, int32_t token) {
+HWY_INLINE void prefetch_tokens(const Tile& next, const QueryRows& rows, int32_t token) {
   const int32_t end = std::min(token + kTokenBlock, next.num_tokens);
   for (int32_t j = token; j < end; ++j) {
     prefetch_row(next.k_rows[j], rows.key_dim * dtype_bytes(rows.key_dtype));
