@@ -1,0 +1,110 @@
+/* Part of c_api.h: the paged KV cache (kv_cache.h in C). Include c_api.h.
+ *
+ * One step: ld_cache_reserve; for each layer ld_cache_append, ld_cache_layer, ld_plan_run with the
+ * batch of ld_cache_step; ld_cache_commit. */
+#ifndef LONGDECODE_C_KV_CACHE_H_
+#define LONGDECODE_C_KV_CACHE_H_
+
+#include "longdecode/c_attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes new tokens of a step into one layer of an engine's own pools. Sequence b gets
+ * query_lens[b] tokens at positions kv_lens[b] - query_lens[b] .. kv_lens[b] - 1. */
+typedef struct ld_append_args {
+  size_t struct_size;
+  const ld_kv_layer* kv; /* required */
+  const ld_batch* batch; /* required; kv_lens after the append */
+  const ld_tensor* k;    /* [batch, max_new, num_kv_heads, key_dim] post-RoPE, any dtype */
+  const ld_tensor* v;    /* [batch, max_new, num_kv_heads, value_dim]; NULL for MLA */
+} ld_append_args;
+
+static inline ld_append_args ld_append_args_default(void) {
+  ld_append_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  return args;
+}
+
+LONGDECODE_API ld_status_code ld_append_kv(const ld_append_args* args, const ld_device_info* device,
+                                           void* stream);
+
+typedef struct ld_cache_desc {
+  size_t struct_size;
+  const ld_kv_format* format; /* required */
+  int64_t num_pages;          /* pages per layer, shared by all sequences; >= 1 */
+  int64_t max_kv_len;         /* tokens per sequence; sets the width of the block table */
+  int32_t num_layers;
+  int32_t max_sequences;
+} ld_cache_desc;
+
+static inline ld_cache_desc ld_cache_desc_default(void) {
+  ld_cache_desc desc;
+  memset(&desc, 0, sizeof desc);
+  desc.struct_size = sizeof desc;
+  desc.num_layers = 1;
+  desc.max_sequences = 1;
+  return desc;
+}
+
+typedef struct ld_cache ld_cache;
+
+/* On success *cache is a handle for ld_cache_destroy, otherwise NULL. LD_OUT_OF_MEMORY when the
+ * pools do not fit. */
+LONGDECODE_API ld_status_code ld_cache_create(const ld_cache_desc* desc,
+                                              const ld_device_info* device, ld_cache** cache);
+LONGDECODE_API void ld_cache_destroy(ld_cache* cache); /* NULL is allowed */
+
+LONGDECODE_API ld_status_code ld_cache_num_free_pages(const ld_cache* cache, int64_t* num_pages);
+LONGDECODE_API ld_status_code ld_cache_memory_bytes(const ld_cache* cache, int64_t* num_bytes);
+
+/* A sequence id is 0 .. max_sequences - 1, valid until it is freed. LD_OUT_OF_MEMORY when every
+ * slot is taken. */
+LONGDECODE_API ld_status_code ld_cache_add_sequence(ld_cache* cache, int32_t* sequence);
+/* Of a sequence of the reserved step: drops the step, as ld_cache_truncate does. */
+LONGDECODE_API ld_status_code ld_cache_free_sequence(ld_cache* cache, int32_t sequence);
+/* Committed tokens. */
+LONGDECODE_API ld_status_code ld_cache_kv_len(const ld_cache* cache, int32_t sequence,
+                                              int64_t* kv_len);
+/* A second sequence with the same tokens; full pages are shared, later appends are not. */
+LONGDECODE_API ld_status_code ld_cache_fork(ld_cache* cache, int32_t parent, int32_t* child);
+/* Takes back the last num_tokens tokens, lossless. A two-plane cache refuses to go more than
+ * LD_MAX_TRUNCATE_TOKENS below the longest length that the sequence has had. */
+LONGDECODE_API ld_status_code ld_cache_truncate(ld_cache* cache, int32_t sequence,
+                                                int64_t num_tokens);
+
+/* Makes room for new_tokens[b] >= 0 more tokens of sequences[b] (distinct; host arrays of
+ * num_sequences). LD_OUT_OF_MEMORY leaves everything as it was. A reserve before the commit
+ * replaces the earlier one. */
+LONGDECODE_API ld_status_code ld_cache_reserve(ld_cache* cache, const int32_t* sequences,
+                                               const int32_t* new_tokens, int32_t num_sequences);
+/* The reserved step; its pointers stay the same for the cache's lifetime. */
+LONGDECODE_API ld_status_code ld_cache_step(const ld_cache* cache, ld_batch* batch);
+/* k, v as in ld_append_args, of the reserved step. Every layer once, in any order. */
+LONGDECODE_API ld_status_code ld_cache_append(ld_cache* cache, int32_t layer_idx,
+                                              const ld_tensor* k, const ld_tensor* v, void* stream);
+/* Ends the step: the reserved tokens now belong to the sequences. */
+LONGDECODE_API ld_status_code ld_cache_commit(ld_cache* cache);
+
+/* The pointers in *layer belong to the cache and live as long as it. */
+LONGDECODE_API ld_status_code ld_cache_layer(const ld_cache* cache, int32_t layer_idx,
+                                             ld_kv_layer* layer);
+
+/* Fills an empty sequence with kv_len tokens of an existing paged cache: k[l], v[l] are layer l's
+ * pools [num_pages, num_kv_heads, page_size, dim] of any page size and dtype (v NULL for MLA),
+ * num_layers of each; block_table (host) has num_block_table = ceil(kv_len / page_size) or more
+ * page ids. A refusal changes nothing. */
+LONGDECODE_API ld_status_code ld_cache_import_dense(ld_cache* cache, int32_t sequence,
+                                                    const ld_tensor* const* k,
+                                                    const ld_tensor* const* v, int32_t num_layers,
+                                                    const int32_t* block_table,
+                                                    int64_t num_block_table, int64_t kv_len,
+                                                    void* stream);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* LONGDECODE_C_KV_CACHE_H_ */
