@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "longdecode/export.h"
 #include "longdecode/kv_format.h"
 #include "longdecode/status.h"
 #include "longdecode/tensor.h"
@@ -118,9 +119,9 @@ struct KernelChoice {
 
 // Pure: depends on its arguments alone, needs no device. kInvalidArgument for a bad descriptor;
 // kUnsupported lists every reason why nothing fits.
-Result<KernelChoice> select_kernel(const DecodeDesc& desc, const DeviceInfo& device);
+LONGDECODE_API Result<KernelChoice> select_kernel(const DecodeDesc& desc, const DeviceInfo& device);
 
-class DecodePlan {
+class LONGDECODE_API DecodePlan {
  public:
   static Result<DecodePlan> create(const DecodeDesc& desc, const DeviceInfo& device);
   DecodePlan(DecodePlan&&) noexcept;
@@ -157,11 +158,12 @@ struct MergeArgs {
   float* o = nullptr;                  // [num_rows, dim]
   float* lse = nullptr;                // [num_rows] or nullptr
 };
-Status merge_partials(const MergeArgs& args, const DeviceInfo& device, StreamHandle stream);
+LONGDECODE_API Status merge_partials(const MergeArgs& args, const DeviceInfo& device,
+                                     StreamHandle stream);
 
 // The CPU of this process (`num_threads` = the CPUs it may use) or a CUDA device. kUnavailable,
 // with the reason, where there is none or the build has no backend for it.
-Result<DeviceInfo> detect_device(DeviceType type, int32_t device_idx = 0);
+LONGDECODE_API Result<DeviceInfo> detect_device(DeviceType type, int32_t device_idx = 0);
 
 }  // namespace longdecode
 

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "longdecode/attention.h"
+#include "longdecode/export.h"
 #include "longdecode/kv_format.h"
 #include "longdecode/status.h"
 #include "longdecode/tensor.h"
@@ -34,7 +35,8 @@ struct AppendArgs {
   TensorView k;     // [batch, max_new, num_kv_heads, key_dim] post-RoPE, any DType
   TensorView v;     // [batch, max_new, num_kv_heads, value_dim]; ignored for MLA
 };
-Status append_kv(const AppendArgs& args, const DeviceInfo& device, StreamHandle stream);
+LONGDECODE_API Status append_kv(const AppendArgs& args, const DeviceInfo& device,
+                                StreamHandle stream);
 
 struct KvCacheDesc {
   KvFormat format;
@@ -50,7 +52,9 @@ struct PagedKv {
   TensorView v;  // [num_pages, num_kv_heads, page_size, value_dim]; ignored for MLA
 };
 
-class KvCache {
+// Not thread-safe: calls on one cache must not overlap. Freeing or truncating a sequence of the
+// reserved step drops that step: append and commit then fail with kFailedPrecondition.
+class LONGDECODE_API KvCache {
  public:
   // kInvalidArgument for a bad descriptor, kOutOfMemory when the pools do not fit.
   static Result<KvCache> create(const KvCacheDesc& desc, const DeviceInfo& device);

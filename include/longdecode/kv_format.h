@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "longdecode/export.h"
 #include "longdecode/status.h"
 #include "longdecode/types.h"
 
@@ -101,7 +102,7 @@ struct KvFormat {
 };
 
 // Checks every field; the message names the first bad one, its value and what is allowed.
-Status validate(const KvFormat& format);
+LONGDECODE_API Status validate(const KvFormat& format);
 
 }  // namespace longdecode
 

@@ -1,0 +1,15 @@
+# The shared library exports the C ABI and namespace longdecode, nothing else.
+execute_process(COMMAND ${NM} --dynamic --defined-only --demangle ${LIBRARY}
+  OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${output}")
+set(num_c_functions 0)
+foreach(line IN LISTS lines)
+  if(line MATCHES " T ld_[a-z_]+$")
+    math(EXPR num_c_functions "${num_c_functions} + 1")
+  elseif(NOT line MATCHES " longdecode::" OR line MATCHES "longdecode::(capi|cpu)::")
+    message(SEND_ERROR "exported: ${line}")
+  endif()
+endforeach()
+if(num_c_functions LESS 25 OR NOT output MATCHES "longdecode::KvCache::create")
+  message(FATAL_ERROR "the API is not exported:\n${output}")
+endif()
