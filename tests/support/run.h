@@ -1,0 +1,52 @@
+// Runs a problem on the library or on the reference and brings the outputs back as values.
+#ifndef LONGDECODE_TESTS_SUPPORT_RUN_H_
+#define LONGDECODE_TESTS_SUPPORT_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ref/attention.h"
+#include "tests/support/paged_problem.h"
+
+namespace longdecode::testing {
+
+struct Outputs {
+  Status status;
+  int32_t batch = 0;
+  std::vector<double> o;         // [batch, query_len, num_q_heads, value_dim]
+  std::vector<double> lse;       // [batch, query_len, num_q_heads]
+  std::vector<uint16_t> o_bits;  // the same as o, as stored (f32: two words each)
+  // Statistics; empty when not asked for.
+  std::vector<int64_t> tokens_scanned, tokens_attended, bytes_read;  // [batch, num_kv_heads]
+  std::vector<double> pseudo_max, dropped_mass_bound;                // as lse
+  std::vector<ref::TileSet> tiles;                                   // [batch]; FFD only
+  std::string damage;  // writes outside the outputs, or nothing
+};
+
+// Anything that takes what DecodePlan takes (args without outputs): the library, the reference, or
+// a mutant of either.
+using DecodeFn = std::function<Outputs(const DecodeDesc&, const DecodeArgs&)>;
+
+struct RunOptions {
+  int32_t num_threads = 0;  // 0: as detected
+  bool statistics = true;
+  int32_t num_runs = 1;  // of the same plan and workspace; the last one's outputs are returned
+};
+
+// The CPU of this process.
+const DeviceInfo& cpu_device();
+
+// LONGDECODE_TEST_KERNEL=reference runs the reference instead: it tells a wrong test from a wrong
+// kernel.
+Outputs run_plan(const DecodeDesc& desc, const DecodeArgs& args, const RunOptions& options = {});
+Outputs run_reference(const DecodeDesc& desc, const DecodeArgs& args);
+
+// Outputs whose O is rounded to the dtype of Q, from fp64 rows of each sequence.
+void set_sequence(const DecodeDesc& desc, const DecodeArgs& args, int32_t batch_idx,
+                  const ref::AttentionOutput& attention, Outputs* outputs);
+
+}  // namespace longdecode::testing
+
+#endif  // LONGDECODE_TESTS_SUPPORT_RUN_H_
