@@ -4,6 +4,9 @@
 #include "base/status_macros.h"
 #include "cpu/cpu_backend.h"
 #include "ops/validate.h"
+#ifdef LONGDECODE_HAS_CUDA
+#include "cuda/cuda_backend.h"
+#endif
 
 namespace longdecode {
 namespace {
@@ -19,7 +22,11 @@ Result<const Backend*> find_backend(DeviceType type) {
     case DeviceType::kCpu:
       return &cpu::backend();
     case DeviceType::kCuda:
+#ifdef LONGDECODE_HAS_CUDA
+      return &cuda::backend();
+#else
       break;
+#endif
   }
   return make_status(StatusCode::kUnavailable,
                      "device.type is {} (0 cpu, 1 cuda); this build has a backend for 0 (cpu)",

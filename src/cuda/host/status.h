@@ -1,0 +1,46 @@
+// CUDA errors as Status.
+#ifndef LONGDECODE_CUDA_HOST_STATUS_H_
+#define LONGDECODE_CUDA_HOST_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include "base/errors.h"
+
+namespace longdecode::cuda {
+
+// `what` names the call or kernel that failed.
+inline Status cuda_status(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return Status();
+  const bool no_memory = error == cudaErrorMemoryAllocation;
+  return make_status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kInternal,
+                     "{}: CUDA error {} ({})", what, cudaGetErrorName(error),
+                     cudaGetErrorString(error));
+}
+
+// Makes a device current for its lifetime.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int32_t device_idx) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ == cudaSuccess && before_ != device_idx) {
+      error_ = cudaSetDevice(device_idx);
+      changed_ = error_ == cudaSuccess;
+    }
+  }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  Status status() const { return cuda_status(error_, "cudaSetDevice"); }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace longdecode::cuda
+
+#endif  // LONGDECODE_CUDA_HOST_STATUS_H_

@@ -1,0 +1,26 @@
+// Tensor maps for the TMA unit. The encoder lives in the driver and is found at run time, so that
+// nothing links against libcuda.
+#ifndef LONGDECODE_CUDA_HOST_TENSOR_MAP_H_
+#define LONGDECODE_CUDA_HOST_TENSOR_MAP_H_
+
+#include <cuda.h>
+
+#include "longdecode/status.h"
+#include "longdecode/tensor.h"
+
+namespace longdecode::cuda {
+
+// Rows of 16-bit channels in pages, as {64 channels, rows, chunks of 64 channels, pages}, 128-byte
+// swizzle. Loads of rows that do not exist give zeros.
+struct PagedRows {
+  void* base = nullptr;
+  DType dtype = DType::kBF16;
+  int64_t num_pages = 0, rows_per_page = 0, num_chunks = 0;
+  int64_t row_stride_bytes = 0, page_stride_bytes = 0;
+  int32_t box_rows = 0, box_chunks = 0;
+};
+Result<CUtensorMap> encode_paged_rows(const PagedRows& rows);
+
+}  // namespace longdecode::cuda
+
+#endif  // LONGDECODE_CUDA_HOST_TENSOR_MAP_H_

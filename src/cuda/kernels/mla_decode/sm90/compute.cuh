@@ -1,0 +1,237 @@
+// The arithmetic of a tile: S^T = K Q^T, softmax along M (the tokens), O^T += V^T P^T.
+//
+// Thread t of the scoring warpgroup (warp w, lane 4 g + c) holds scores of tokens 16 w + g and
+// 16 w + g + 8 and of query rows 8 j + 2 c + {0, 1}: scores[4 j + i] is token g + 8 (i / 2), row
+// 2 c + i % 2. Arrays of kThreadRows hold one value per row, index 2 j + i % 2.
+#ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_COMPUTE_CUH_
+#define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_COMPUTE_CUH_
+
+#include <cmath>
+
+#include "cuda/kernels/mla_decode/sm90/load.cuh"
+#include "cuda/ptx/math.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace longdecode::cuda::mla_sm90 {
+
+// Running maximum (in units of log2, of the scaled scores) and sum of a thread's rows.
+template <class C>
+struct SoftmaxState {
+  float row_max[C::kThreadRows];
+  float row_sum[C::kThreadRows];  // over this thread's own tokens
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int i = 0; i < C::kThreadRows; ++i) {
+      row_max[i] = -INFINITY;
+      row_sum[i] = 0.0f;
+    }
+  }
+};
+
+// Issues S^T = K Q^T of the tile in s_stage; the caller waits for it.
+template <class C>
+__device__ __forceinline__ void issue_scores(uint32_t s_base, uint32_t s_stage,
+                                             float (&scores)[C::kAccumulator]) {
+  ptx::wgmma_fence();
+  const uint64_t k = ptx::wgmma_descriptor(s_stage);
+  const uint64_t q = ptx::wgmma_descriptor(LD_SHARED(C, s_base, q));
+#pragma unroll
+  for (int i = 0; i < kKeyDim / 16; ++i) {
+    ptx::Wgmma<C::kRows, C::kIsF16, false>::mma(
+        scores, k + (i >> 2) * (kChunkBytes / 16) + (i & 3) * 2,
+        q + (i >> 2) * (C::kQChunkBytes / 16) + (i & 3) * 2, i != 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// Issues O^T += V^T P^T for kThreadChunks chunks of 64 value dims starting at s_values.
+template <class C>
+__device__ __forceinline__ void issue_values(uint32_t s_base, uint32_t s_values,
+                                             float (&output)[C::kThreadChunks][C::kAccumulator]) {
+  ptx::wgmma_fence();
+  const uint64_t v = ptx::wgmma_descriptor(s_values);
+  const uint64_t p = ptx::wgmma_descriptor(LD_SHARED(C, s_base, p));
+#pragma unroll
+  for (int chunk = 0; chunk < C::kThreadChunks; ++chunk) {
+#pragma unroll
+    for (int i = 0; i < kTileTokens / 16; ++i) {
+      ptx::Wgmma<C::kRows, C::kIsF16, true>::mma(
+          output[chunk], v + chunk * (kChunkBytes / 16) + i * 128, p + i * 2, true);
+    }
+  }
+  ptx::wgmma_commit();
+}
+
+// One step of reduce_in_warp: lanes whose numbers differ in `offset` exchange halves of kCount
+// values; each keeps kCount / 2, at least one. Returns the first row index that was kept.
+template <int kCount, bool kSum, int kSize>
+__device__ __forceinline__ int exchange_halves(float (&value)[kSize], int offset, int lane) {
+  constexpr int kKept = kCount > 1 ? kCount / 2 : 1;
+  const bool upper = kCount > 1 && (lane & offset) != 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const float own = upper ? value[kCount - kKept + i] : value[i];
+    const float sent = upper ? value[i] : value[kCount - kKept + i];
+    const float other = __shfl_xor_sync(kFullWarp, sent, offset);
+    value[i] = kSum ? own + other : fmaxf(own, other);
+  }
+  return upper ? kKept : 0;
+}
+
+// Reduces a value per thread row over the 64 tokens of the warpgroup's warps, first over the 8
+// lanes that share the rows: lanes exchange halves of the rows, so that the shuffles halve too.
+// Leaves one value per warp and row in s.warp_rows; a kScoreBarrier must follow.
+template <class C, bool kSum>
+__device__ __forceinline__ void reduce_in_warp(float (&value)[C::kThreadRows], uint32_t s_base,
+                                               int tid) {
+  constexpr int kCount = C::kThreadRows;
+  const int lane = tid & 31;
+  int index = exchange_halves<kCount, kSum>(value, 16, lane);
+  index += exchange_halves<(kCount > 1 ? kCount / 2 : 1), kSum>(value, 8, lane);
+  index += exchange_halves<(kCount > 3 ? kCount / 4 : 1), kSum>(value, 4, lane);
+  // With fewer than 8 rows per thread several lanes end with the same row: one of them writes.
+  constexpr int kIdle = kCount >= 8 ? 0 : kCount == 4 ? 4 : 12;
+  if ((lane & kIdle) != 0) return;
+  constexpr int kLeft = kCount > 8 ? kCount / 8 : 1;
+  const uint32_t s_row = LD_SHARED(C, s_base, warp_rows) + (tid >> 5) * C::kRows * 4;
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) {
+    const int row = 8 * ((index + i) >> 1) + 2 * (lane & 3) + ((index + i) & 1);
+    ptx::store_shared(s_row + row * 4, value[i]);
+  }
+}
+
+// The four warps' values of rows 8 j + 2 c and 8 j + 2 c + 1.
+template <class C, bool kSum>
+__device__ __forceinline__ float2 reduce_over_warps(uint32_t s_base, int j, int c) {
+  const uint32_t s_row = LD_SHARED(C, s_base, warp_rows) + (8 * j + 2 * c) * 4;
+  float2 v[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) v[w] = ptx::load_shared_float2(s_row + w * C::kRows * 4);
+  return kSum ? make_float2((v[0].x + v[1].x) + (v[2].x + v[3].x),
+                            (v[0].y + v[1].y) + (v[2].y + v[3].y))
+              : make_float2(fmaxf(fmaxf(v[0].x, v[1].x), fmaxf(v[2].x, v[3].x)),
+                            fmaxf(fmaxf(v[0].y, v[1].y), fmaxf(v[2].y, v[3].y)));
+}
+
+// What the masks of a segment need to know.
+struct Visibility {
+  const Params& params;
+  int kv_len, query_len, first_row;
+
+  // True when some token of the tile is invisible to some row.
+  __device__ __forceinline__ bool cuts(int tile) const {
+    return (tile + 1) * kTileTokens > kv_len - (params.causal ? query_len - 1 : 0);
+  }
+  // Tokens that a row of the row block sees.
+  __device__ __forceinline__ int tokens(int row) const {
+    if (!params.causal) return kv_len;
+    return kv_len - (query_len - 1) +
+           min(divide(first_row + row, params.num_q_heads), query_len - 1);
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void mask_scores(const Visibility& visibility, int tile, int tid,
+                                            float (&scores)[C::kAccumulator]) {
+  const int token = tile * kTileTokens + 16 * (tid >> 5) + ((tid & 31) >> 2);
+#pragma unroll
+  for (int i = 0; i < C::kThreadRows; ++i) {
+    const int limit = visibility.tokens(8 * (i >> 1) + 2 * (tid & 3) + (i & 1));
+    const int low = (i >> 1) * 4 + (i & 1);
+    if (token >= limit) scores[low] = -INFINITY;
+    if (token + 8 >= limit) scores[low + 2] = -INFINITY;
+  }
+}
+
+// Zeroes the value rows past the sequence's end: their P is 0, but 0 * NaN is not. By the 128
+// scoring threads, after the scores are done.
+template <class C>
+__device__ __forceinline__ void zero_tail(uint32_t s_stage, int num_valid, int tid) {
+#pragma unroll 1
+  for (int i = tid; i < (kTileTokens - num_valid) * (kValueDim / 8); i += 128) {
+    const int unit = i & 63;
+    ptx::store_shared(
+        s_stage + (unit >> 3) * kChunkBytes + (num_valid + (i >> 6)) * 128 + (unit & 7) * 16,
+        make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  }
+}
+
+// Where a thread's row of the 8x8 matrices that it stores lies: P^T is the K-major B operand.
+template <class C>
+__device__ __forceinline__ uint32_t weights_row(uint32_t s_base, int tid) {
+  const int lane = tid & 31, warp = tid >> 5;
+  return LD_SHARED(C, s_base, p) + ((lane >> 4) * 8 + (lane & 7)) * 128 +
+         (((2 * warp + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
+}
+
+// From scores to P^T in shared memory. The maximum is kept until it is 2^8 too small, which spares
+// nearly all rescaling: P <= 256. Calls take_factors(j, pair) with what O^T's rows 8 j + 2 c, + 1
+// must be multiplied with; returns whether any factor is not 1.
+template <class C, class TakeFactors>
+__device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int tid,
+                                             const float (&scores)[C::kAccumulator],
+                                             SoftmaxState<C>& state,
+                                             const TakeFactors& take_factors) {
+  constexpr float kSlack = 8.0f;
+  const uint32_t s_row = weights_row<C>(s_base, tid);
+  bool changed = false;
+  uint32_t packed[4];
+  // Loaded two blocks ahead: a load behind the stores of P^T would wait for them.
+  constexpr int kAhead = 2;
+  float2 tile_max[C::kRowBlocks8];
+#pragma unroll
+  for (int j = -kAhead; j < C::kRowBlocks8; ++j) {
+    if (j + kAhead < C::kRowBlocks8) {
+      tile_max[j + kAhead] = reduce_over_warps<C, false>(s_base, j + kAhead, tid & 3);
+    }
+    if (j < 0) continue;
+    float base[2], factor[2], p[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float scaled = (i == 0 ? tile_max[j].x : tile_max[j].y) * scale;
+      const float before = state.row_max[2 * j + i];
+      const bool raise = scaled > before + kSlack;
+      factor[i] = raise ? ptx::exp2_approx(before - scaled) : 1.0f;
+      state.row_max[2 * j + i] = raise ? scaled : before;
+      changed |= raise;
+      // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
+      base[i] = state.row_max[2 * j + i] == -INFINITY ? 0.0f : state.row_max[2 * j + i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      p[i] = ptx::exp2_approx(fmaf(scores[4 * j + i], scale, -base[i & 1]));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float& sum = state.row_sum[2 * j + i];
+      sum = fmaf(sum, factor[i], p[i] + p[i + 2]);
+      packed[2 * (j & 1) + i] = ptx::pack_pair<C::kIsF16>(p[2 * i], p[2 * i + 1]);
+    }
+    take_factors(j, make_float2(factor[0], factor[1]));
+    if constexpr (C::kRowBlocks8 == 1) {
+      ptx::store_matrix_x2_transposed(s_row, packed[0], packed[1]);
+    } else if (j & 1) {
+      ptx::store_matrix_x4_transposed(s_row + (j - 1) * 1024, packed[0], packed[1], packed[2],
+                                      packed[3]);
+    }
+  }
+  return changed;
+}
+
+template <class C>
+__device__ __forceinline__ void rescale(float (&output)[C::kThreadChunks][C::kAccumulator],
+                                        const float (&factor)[C::kThreadRows]) {
+#pragma unroll
+  for (int chunk = 0; chunk < C::kThreadChunks; ++chunk) {
+#pragma unroll
+    for (int i = 0; i < C::kAccumulator; ++i) {
+      output[chunk][i] *= factor[(i >> 2) * 2 + (i & 1)];
+    }
+  }
+}
+
+}  // namespace longdecode::cuda::mla_sm90
+
+#endif  // LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_COMPUTE_CUH_

@@ -1,0 +1,75 @@
+// Derived constants, shared memory and warp roles of an instance.
+//
+// rows <= 32 (160 threads):  warps 0-3 score, soften and accumulate; warp 4 loads.
+// rows  = 64 (512 threads):  warps 0-3 score; warps 4-7 accumulate dims 0-255, warps 8-11 dims
+//                            256-511; warp 12 loads. Scoring tile t + 1 overlaps accumulating t.
+#ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
+#define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernels/mla_decode/sm90/params.h"
+#include "cuda/kernels/mla_decode/sm90/tile.h"
+#include "cuda/ptx/memory.cuh"
+
+namespace longdecode::cuda::mla_sm90 {
+
+inline constexpr int kChunkDims = 64;                         // one 128-byte swizzle row
+inline constexpr int kKeyChunks = kKeyDim / kChunkDims;       // 9
+inline constexpr int kValueChunks = kValueDim / kChunkDims;   // 8
+inline constexpr int kChunkBytes = kTileTokens * 128;         // 8192
+inline constexpr int kStageBytes = kKeyChunks * kChunkBytes;  // 73728: one tile of K
+inline constexpr int kStages = 2;                             // 144 KB in flight: 99.7% of HBM
+inline constexpr int kSegmentSlots = 2;
+inline constexpr int kScheduleBlocks = 256;  // blocks of sequences whose tiles are summed up
+
+template <Tile kTile>
+struct Config {
+  static constexpr int kRows = kTile.rows;
+  static constexpr bool kIsF16 = kTile.is_f16;
+  static constexpr bool kSplitRoles = kRows > 32;
+  static constexpr int kRowBlocks8 = kRows / 8;   // 8-row column blocks of an accumulator
+  static constexpr int kThreadRows = kRows / 4;   // query rows that a thread holds scores of
+  static constexpr int kAccumulator = kRows / 2;  // fp32 registers of a 64 x rows tile
+  static constexpr int kThreadChunks = kSplitRoles ? kValueChunks / 2 : kValueChunks;
+  static constexpr int kQChunkBytes = kRows * 128;
+  static constexpr int kConsumerWarps = kSplitRoles ? 12 : 4;
+  static constexpr int kProducerWarp = kConsumerWarps;
+  static constexpr int kThreads = kSplitRoles ? 512 : 160;
+  // Split roles start with 128 registers a thread and hand them on; 512 a lane of the SM in all.
+  static constexpr int kProducerRegisters = 64;
+  static constexpr int kScoreRegisters = 128;
+  static constexpr int kValueRegisters = 160;
+  static_assert(kProducerRegisters + kScoreRegisters + 2 * kValueRegisters <= 512);
+  // A partial: O^T in fragment order, float4 [8 chunks * rows / 8][128 threads] holding (dim g,
+  // row 2c), (g, 2c + 1), (g + 8, 2c), (g + 8, 2c + 1); then (max, sum) of the rows in order.
+  static constexpr int kPartialFloat4 = kRows * 128 + kRows / 2;
+
+  struct SharedStorage {
+    alignas(1024) uint8_t ring[kStages][kStageBytes];  // [chunk][64 tokens][128 B], 128 B swizzle
+    uint8_t q[kKeyChunks * kQChunkBytes];              // [chunk][rows][128 B], 128 B swizzle
+    uint8_t p[kQChunkBytes];                           // P^T: [rows][64 tokens], 128 B swizzle
+    float warp_rows[4][kRows];  // a value per row of each scoring warp, to be reduced
+    float row_factor[kRows];    // rescaling of O^T before the next tile; split roles only
+    float row_inverse[kRows];   // 1 / sum at the end of a segment
+    int4 segments[kSegmentSlots][2];
+    uint64_t k_full[kStages], k_empty[kStages];
+    uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
+    uint64_t p_full, p_empty;  // split roles only
+    float must_rescale;        // split roles only; 0 or 1
+  };
+  static_assert(sizeof(SharedStorage) <= 232448, "shared memory of sm_90");
+};
+
+// Shared-memory address of a member of SharedStorage.
+#define LD_SHARED(Config, base, member) \
+  ((base) + static_cast<uint32_t>(offsetof(typename Config::SharedStorage, member)))
+
+// Named barriers; 0 is __syncthreads.
+inline constexpr int kScoreBarrier = 1;     // the 128 scoring threads
+inline constexpr int kConsumerBarrier = 2;  // all consumers, split roles only
+
+}  // namespace longdecode::cuda::mla_sm90
+
+#endif  // LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_

@@ -1,0 +1,174 @@
+#include "cuda/kernels/mla_decode/sm90/decode_kernel.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "cuda/host/status.h"
+#include "cuda/host/tensor_map.h"
+#include "cuda/kernels/mla_decode/sm90/launch.h"
+
+namespace longdecode::cuda::mla_sm90 {
+namespace {
+
+using Launch = cudaError_t (*)(const CUtensorMap&, const Params&, bool, cudaStream_t);
+
+template <int... kIndices>
+constexpr std::array<Launch, kNumInstances> make_launches(std::integer_sequence<int, kIndices...>) {
+  return {launch<kIndices>...};
+}
+constexpr std::array<Launch, kNumInstances> kLaunches =
+    make_launches(std::make_integer_sequence<int, kNumInstances>());
+
+// The instance with the fewest rows that holds all of them, else the one with the most.
+int32_t instance_for(int32_t num_rows, bool is_f16) {
+  int32_t best = -1;
+  for (int32_t i = 0; i < kNumInstances; ++i) {
+    if (kInstances[i].is_f16 != is_f16) continue;
+    if (best >= 0 && kInstances[best].rows >= num_rows) break;
+    best = i;
+  }
+  return best;
+}
+
+// Splits per sequence when `workers` CTAs share `batch` sequences: a power of two if that leaves
+// at most 5% of the CTAs idle, because lengths often are powers of two.
+int32_t strided_splits(int32_t workers, int32_t batch) {
+  const int32_t splits = workers / batch;
+  const int32_t power = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(splits)));
+  return power * 20 >= splits * 19 ? power : splits;
+}
+
+// 0 stays 0 (and must not be divided by).
+Divisor make_divisor(int32_t value) {
+  const auto d = static_cast<uint32_t>(value);
+  if (d == 0) return {0, 0, 0};
+  const auto shift = static_cast<uint32_t>(std::bit_width(d - 1));
+  const uint64_t excess = (uint64_t{1} << shift) - d;
+  return {d, static_cast<uint32_t>((excess << 32) / d + 1), shift};
+}
+
+constexpr int64_t align_up(int64_t num_bytes) { return (num_bytes + 255) / 256 * 256; }
+
+int64_t partials_bytes(const RunShape& shape) {
+  if (!shape.may_split) return 0;
+  return 2 * int64_t{shape.num_workers} * shape.num_row_blocks *
+         partial_bytes(kInstances[shape.instance].rows);
+}
+
+class MlaDecodeKernel final : public DecodeKernel {
+ public:
+  MlaDecodeKernel(const DecodeDesc& desc, const DeviceInfo& device) : desc_(desc), device_(device) {
+    const int32_t small = std::min(desc.max_batch, kSmallBatch);
+    for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
+      for (const int32_t batch : {small, desc.max_batch}) {
+        partials_bytes_ = std::max(
+            partials_bytes_, align_up(partials_bytes(run_shape(desc, device, batch, query_len))));
+      }
+    }
+  }
+
+  int64_t workspace_bytes() const override {
+    return partials_bytes_ + align_up(2 * sizeof(int32_t) * int64_t{device_.num_sms});
+  }
+
+  Status init(void*, StreamHandle) override { return Status(); }  // no state between runs
+
+  Status run(const DecodeArgs& args, void* workspace, StreamHandle stream) override {
+    if (args.batch.batch == 0) return Status();
+    const DeviceGuard guard(device_.device_idx);
+    LD_RETURN_IF_ERROR(guard.status());
+    const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
+    LD_ASSIGN_OR_RETURN(const CUtensorMap k_map, key_map(args.kv));
+    const Params params = make_params(args, shape, workspace);
+    return cuda_status(kLaunches[shape.instance](k_map, params, shape.may_split,
+                                                 static_cast<cudaStream_t>(stream)),
+                       "launch of mla_decode");
+  }
+
+ private:
+  Result<CUtensorMap> key_map(const KvLayerView& kv) const {
+    const int64_t page_size = desc_.format.page_size;
+    const TensorView& k = kv.k;
+    PagedRows rows;
+    rows.base = k.data;
+    rows.dtype = desc_.format.dtype;
+    rows.num_pages = k.shape[0];
+    rows.rows_per_page = page_size;
+    rows.num_chunks = kKeyDim / 64;
+    rows.row_stride_bytes = 2 * k.stride[2];
+    rows.page_stride_bytes = k.shape[0] > 1 ? 2 * k.stride[0] : page_size * rows.row_stride_bytes;
+    rows.box_rows = static_cast<int32_t>(std::min<int64_t>(page_size, kTileTokens));
+    rows.box_chunks = page_size >= kTileTokens ? kKeyDim / 64 : 1;
+    return encode_paged_rows(rows);
+  }
+
+  Params make_params(const DecodeArgs& args, const RunShape& shape, void* workspace) const {
+    constexpr float kLog2E = 1.44269504088896341f;
+    Params p{};
+    p.g_kv_lens = args.batch.kv_lens;
+    p.g_query_lens = args.batch.query_lens;
+    p.g_block_table = args.batch.block_table;
+    p.block_table_stride = args.batch.block_table_stride;
+    p.g_q = static_cast<const uint16_t*>(args.q.data);
+    p.q_batch_stride = args.q.stride[0];
+    p.q_token_stride = args.q.stride[1];
+    p.q_head_stride = args.q.stride[2];
+    p.g_o = static_cast<uint16_t*>(args.o.data);
+    p.o_batch_stride = args.o.stride[0];
+    p.o_token_stride = args.o.stride[1];
+    p.o_head_stride = args.o.stride[2];
+    p.g_lse = args.lse;
+    p.g_partials = static_cast<float*>(workspace);
+    p.g_split_info = reinterpret_cast<int32_t*>(static_cast<char*>(workspace) + partials_bytes_);
+    p.softmax_scale_log2e = desc_.softmax_scale * kLog2E;
+    p.batch = args.batch.batch;
+    p.query_len = args.query_len;
+    p.num_q_heads = make_divisor(desc_.num_q_heads);
+    p.num_row_blocks = make_divisor(shape.num_row_blocks);
+    p.num_workers = make_divisor(shape.num_workers);
+    p.num_splits = make_divisor(shape.num_splits);
+    p.page_shift = std::countr_zero(static_cast<uint32_t>(desc_.format.page_size));
+    p.causal = desc_.causal;
+    p.fixed_splits = desc_.batch_invariant;
+    return p;
+  }
+
+  DecodeDesc desc_;
+  DeviceInfo device_;
+  int64_t partials_bytes_ = 0;
+};
+
+}  // namespace
+
+RunShape run_shape(const DecodeDesc& desc, const DeviceInfo& device, int32_t batch,
+                   int32_t query_len) {
+  const bool fixed = desc.batch_invariant;
+  RunShape shape;
+  shape.instance = instance_for((fixed ? desc.max_query_len : query_len) * desc.num_q_heads,
+                                desc.q_dtype == DType::kF16);
+  const int32_t rows = kInstances[shape.instance].rows;
+  shape.num_row_blocks = (query_len * desc.num_q_heads + rows - 1) / rows;
+  if (fixed) {
+    // Neither the batch nor the query length of the run may change the splits.
+    const int32_t most_blocks = (desc.max_query_len * desc.num_q_heads + rows - 1) / rows;
+    shape.num_splits = std::max(1, device.num_sms / most_blocks / desc.max_batch);
+    shape.num_workers = shape.num_splits * batch;
+    shape.may_split = shape.num_splits > 1 && desc.max_kv_len > kTileTokens;
+    return shape;
+  }
+  shape.num_workers = std::max(1, device.num_sms / shape.num_row_blocks);
+  if (batch <= kSmallBatch && batch <= shape.num_workers) {
+    shape.num_splits = strided_splits(shape.num_workers, batch);
+  }
+  shape.may_split = shape.num_workers > 1 && desc.max_kv_len > kTileTokens;
+  return shape;
+}
+
+std::unique_ptr<DecodeKernel> make_decode_kernel(const DecodeDesc& desc, const DeviceInfo& device) {
+  return std::make_unique<MlaDecodeKernel>(desc, device);
+}
+
+}  // namespace longdecode::cuda::mla_sm90

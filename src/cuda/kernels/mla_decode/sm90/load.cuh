@@ -1,0 +1,188 @@
+// The loading side: the producer warp (schedule, block table, K tiles by TMA) and the query rows.
+#ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_LOAD_CUH_
+#define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_LOAD_CUH_
+
+#include "cuda/kernels/mla_decode/sm90/schedule.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace longdecode::cuda::mla_sm90 {
+
+// A segment whose sequence is kNoMoreSegments ends the consumers.
+inline constexpr int32_t kNoMoreSegments = -1;
+
+// The CTA's part of the grid, and the sequence that it will start with if the schedule is strided
+// (-1: it cannot be).
+struct Place {
+  int worker, row_block, guess;
+
+  __device__ __forceinline__ explicit Place(const Params& params) {
+    const int block = ptx::block_index();
+    worker = divide(block, params.num_row_blocks);
+    row_block = block - worker * static_cast<int>(params.num_row_blocks.value);
+    const int num_splits = static_cast<int>(params.num_splits.value);
+    guess = worker < num_splits * params.batch ? divide(worker, params.num_splits) : -1;
+  }
+};
+
+// Query rows of a row block into s.q: rows that do not exist are zero. By 128 threads, with
+// cp.async: wait, fence and barrier are the caller's. A thread copies 16-byte units of one row.
+template <class C>
+__device__ __forceinline__ void load_query(const Params& params, uint32_t s_base, int sequence,
+                                           int row_block, int tid) {
+  constexpr int kUnits = kKeyDim * 2 / 16;
+  constexpr int kThreadsPerRow = C::kRows == 8 ? 8 : 128 / C::kRows;
+  static_assert(kUnits % kThreadsPerRow == 0);
+  const int row = tid / kThreadsPerRow;
+  if (row >= C::kRows) return;
+  const int global_row = row_block * C::kRows + row;
+  const int token = divide(global_row, params.num_q_heads);
+  const int head = global_row - token * static_cast<int>(params.num_q_heads.value);
+  const int query_len = params.g_query_lens != nullptr
+                            ? ptx::load_global_i32(params.g_query_lens + sequence)
+                            : params.query_len;
+  const bool exists = token < min(query_len, params.query_len);
+  const uint16_t* g_row = params.g_q;
+  if (exists) {
+    g_row += sequence * params.q_batch_stride + token * params.q_token_stride +
+             head * params.q_head_stride;
+  }
+  const uint32_t s_row = LD_SHARED(C, s_base, q) + row * 128;
+#pragma unroll(C::kSplitRoles ? 4 : kUnits / kThreadsPerRow)
+  for (int i = 0; i < kUnits / kThreadsPerRow; ++i) {
+    const int unit = tid % kThreadsPerRow + i * kThreadsPerRow;
+    const uint32_t s_to = s_row + (unit >> 3) * C::kQChunkBytes + (((unit ^ row) & 7) << 4);
+    ptx::copy_async_16(s_to, g_row + (exists ? unit * 8 : 0), exists ? 16 : 0);
+  }
+}
+
+// Page ids of consecutive visits of a segment, spread over the lanes. A visit is one table entry:
+// a tile of 64 tokens has 64 / page_size of them, at least one.
+struct PageWindow {
+  int visits_shift;  // log2(visits per tile)
+  int tiles_shift;   // log2(tiles per page)
+  int lane_visit;    // of the tile; which table entry this lane looks up
+  int lane_tile;     // of the window
+  int page_id;
+
+  __device__ __forceinline__ void init(const Params& params) {
+    visits_shift = max(0, 6 - params.page_shift);
+    tiles_shift = max(0, params.page_shift - 6);
+    lane_tile = (threadIdx.x & 31) >> visits_shift;
+    lane_visit = (threadIdx.x & 31) & ((1 << visits_shift) - 1);
+  }
+  __device__ __forceinline__ int tiles_held() const { return 32 >> visits_shift; }
+  // Looks up the entries of tiles tile, tile + stride, ...; entries at `limit` or later are not
+  // read.
+  __device__ __forceinline__ void look_up(const Params& params, int sequence, int tile, int stride,
+                                          int64_t limit) {
+    const int64_t entry =
+        (static_cast<int64_t>(tile + lane_tile * stride) << visits_shift >> tiles_shift) +
+        lane_visit;
+    const int32_t* g_row = params.g_block_table + sequence * params.block_table_stride;
+    page_id = entry < limit ? ptx::load_global_i32(g_row + entry) : 0;
+  }
+};
+
+// One tile of K into a free stage: one box of 9 chunks if a page holds a whole tile, else a box
+// per page and chunk. Tokens past the sequence's last page are not loaded.
+template <class C>
+__device__ __forceinline__ void load_tile(const CUtensorMap* map, const Params& params,
+                                          uint32_t s_stage, uint32_t s_full, uint32_t s_empty,
+                                          uint32_t parity, int tile, int kv_len,
+                                          const PageWindow& pages, int window_tile) {
+  const int lane = threadIdx.x & 31;
+  if (pages.visits_shift == 0) {
+    const int page_id = __shfl_sync(kFullWarp, pages.page_id, window_tile);
+    const int row = (tile & ((1 << pages.tiles_shift) - 1)) * kTileTokens;
+    if (lane == 0) {
+      ptx::mbarrier_wait(s_empty, parity);
+      ptx::mbarrier_arrive_expect_tx(s_full, kStageBytes);
+      ptx::tma_load_4d(s_stage, map, 0, row, 0, page_id, s_full, ptx::kEvictFirst);
+    }
+    return;
+  }
+  const int page_size = 1 << params.page_shift;
+  const int tokens = min(kTileTokens, kv_len - tile * kTileTokens);
+  const int visits = (tokens + page_size - 1) >> params.page_shift;
+  if (lane == 0) {
+    ptx::mbarrier_wait(s_empty, parity);
+    ptx::mbarrier_arrive_expect_tx(s_full, visits * page_size * kKeyChunks * 128);
+  }
+  __syncwarp();
+  for (int visit = 0; visit < visits; ++visit) {
+    const int page_id =
+        __shfl_sync(kFullWarp, pages.page_id, (window_tile << pages.visits_shift) + visit);
+    if (lane < kKeyChunks) {
+      ptx::tma_load_4d(s_stage + lane * kChunkBytes + visit * page_size * 128, map, 0, 0, lane,
+                       page_id, s_full, ptx::kEvictFirst);
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void publish_segment(uint32_t s_base, int slot, uint32_t parity,
+                                                const Segment& segment) {
+  if ((threadIdx.x & 31) != 0) return;
+  ptx::mbarrier_wait(LD_SHARED(C, s_base, segment_empty) + 8 * slot, parity ^ 1);
+  const uint32_t s_segment = LD_SHARED(C, s_base, segments) + 32 * slot;
+  ptx::store_shared(s_segment, make_int4(segment.sequence, segment.kv_len, segment.first_tile,
+                                         segment.num_tiles));
+  ptx::store_shared(s_segment + 16, make_int4(segment.tile_stride, segment.num_splits,
+                                              segment.split, segment.first_worker));
+  ptx::mbarrier_arrive(LD_SHARED(C, s_base, segment_full) + 8 * slot);
+}
+
+// Tells the merge kernel of a large batch where the splits are: see Params::g_split_info.
+__device__ __forceinline__ void store_split_info(const Params& params, int sequence,
+                                                 int num_splits) {
+  if (params.batch <= kSmallBatch || params.fixed_splits || (threadIdx.x & 31) != 0) return;
+  const Place place(params);
+  if (place.row_block != 0) return;
+  params.g_split_info[2 * place.worker] = sequence;
+  params.g_split_info[2 * place.worker + 1] = num_splits;
+}
+
+// The producer warp. `pages` holds a guess: the entries of a strided schedule's tiles
+// split, split + S, ..., fetched before the lengths were known.
+template <class C>
+__device__ __forceinline__ void produce(const CUtensorMap* map, const Params& params,
+                                        uint32_t s_base, Schedule& schedule, PageWindow pages) {
+  int stage = 0, slot = 0;
+  uint32_t stage_parity = 1, slot_parity = 0;
+  Segment segment;
+  store_split_info(params, 0, 0);
+  while (schedule.next(params, segment)) {
+    const int num_held = pages.tiles_held();
+    // What of the guess is right: everything if the stride is, else the first tile.
+    const bool all_right = segment.tile_stride == static_cast<int>(params.num_splits.value);
+    int next_lookup = schedule.strided() ? (all_right ? num_held : 1) : 0;
+    int window_begin = 0;
+    if (segment.split == 1) store_split_info(params, segment.sequence, segment.num_splits);
+    if (segment.num_tiles == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
+#pragma unroll 1
+    for (int i = 0; i < segment.num_tiles; ++i) {
+      const int tile = segment.first_tile + i * segment.tile_stride;
+      if (i == next_lookup) {
+        const int num_pages = (segment.kv_len + (1 << params.page_shift) - 1) >> params.page_shift;
+        pages.look_up(params, segment.sequence, tile, segment.tile_stride, num_pages);
+        window_begin = i;
+        next_lookup = i + num_held;
+      }
+      load_tile<C>(map, params, LD_SHARED(C, s_base, ring) + stage * kStageBytes,
+                   LD_SHARED(C, s_base, k_full) + 8 * stage,
+                   LD_SHARED(C, s_base, k_empty) + 8 * stage, stage_parity, tile, segment.kv_len,
+                   pages, i - window_begin);
+      if (++stage == kStages) stage = 0, stage_parity ^= 1;
+      // After the first load, which nothing should delay.
+      if (i == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
+    }
+    if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
+  }
+  segment = Segment{kNoMoreSegments, 0, 0, 0, 0, 0, 0, 0};
+  publish_segment<C>(s_base, slot, slot_parity, segment);
+}
+
+}  // namespace longdecode::cuda::mla_sm90
+
+#endif  // LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_LOAD_CUH_

@@ -1,0 +1,76 @@
+// mbarriers, named barriers and the programmatic launch dependency: one instruction, one function.
+#ifndef LONGDECODE_CUDA_PTX_BARRIER_CUH_
+#define LONGDECODE_CUDA_PTX_BARRIER_CUH_
+
+#include <cstdint>
+
+namespace longdecode::cuda::ptx {
+
+__device__ __forceinline__ void mbarrier_init(uint32_t s_barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(s_barrier), "r"(count) : "memory");
+}
+
+// Makes mbarrier_init visible to the async proxy.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t s_barrier, uint32_t num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(s_barrier),
+               "r"(num_bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(uint32_t s_barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(s_barrier) : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t s_barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(s_barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Blocks until the phase of the given parity has completed.
+__device__ __forceinline__ void mbarrier_wait(uint32_t s_barrier, uint32_t parity) {
+  while (!mbarrier_try_wait(s_barrier, parity)) {
+  }
+}
+
+__device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+
+// Moves registers between warpgroups (setmaxnreg), by all warps of the warpgroup.
+template <int kRegisters>
+__device__ __forceinline__ void increase_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void decrease_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Lets the next kernel of the stream start its prologue.
+__device__ __forceinline__ void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Waits until the kernel before has finished and its writes are visible.
+__device__ __forceinline__ void wait_dependency() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+}  // namespace longdecode::cuda::ptx
+
+#endif  // LONGDECODE_CUDA_PTX_BARRIER_CUH_
