@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "benchmarks/gpu_mla/gpu_timer.h"
-#include "cuda/cuda_backend.h"
+#include "longdecode/attention.h"
 #include "tests/gpu/fill.h"
 #include "tests/gpu/mla_check.h"
 
@@ -149,7 +149,7 @@ std::string measure_row(const Shape& shape, const DeviceInfo& device, GpuTimer& 
 }
 
 int run(const std::string& set, const std::string& commit, const char* path) {
-  const Result<DeviceInfo> device = cuda::backend().detect(0);
+  const Result<DeviceInfo> device = detect_device(DeviceType::kCuda);
   if (!device.ok()) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "cuda/cuda_backend.h"
+#include "longdecode/attention.h"
 #include "tests/gpu/fill.h"
 #include "tests/gpu/mla_check.h"
 
@@ -292,7 +292,7 @@ int run_one(const DeviceInfo& device, char** argv) {
 }
 
 int run_all(const std::string& what) {
-  const Result<DeviceInfo> device = cuda::backend().detect(0);
+  const Result<DeviceInfo> device = detect_device(DeviceType::kCuda);
   if (!device.ok()) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;
@@ -319,7 +319,8 @@ int run_all(const std::string& what) {
 
 int main(int argc, char** argv) {
   if (argc == 7 && std::strcmp(argv[1], "one") == 0) {
-    return longdecode::gpu_test::run_one(*longdecode::cuda::backend().detect(0), argv + 2);
+    return longdecode::gpu_test::run_one(*longdecode::detect_device(longdecode::DeviceType::kCuda),
+                                         argv + 2);
   }
   return longdecode::gpu_test::run_all(argc > 1 ? argv[1] : "all");
 }

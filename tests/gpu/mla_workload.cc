@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "base/float_convert.h"
-#include "cuda/cuda_backend.h"
 #include "tests/gpu/fill.h"
 
 namespace longdecode::gpu_test {
@@ -66,9 +65,9 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
   desc_.softmax_scale = 1.0f / 24.0f;
   desc_.causal = c.causal;
   desc_.batch_invariant = c.batch_invariant;
-  auto kernel = cuda::backend().make_decode(desc_, device);
-  check_status(kernel.status(), "make_decode");
-  kernel_ = std::move(kernel).value();
+  auto plan = DecodePlan::create(desc_, device);
+  check_status(plan.status(), "DecodePlan::create");
+  plan_ = std::make_unique<DecodePlan>(std::move(plan).value());
 
   block_table_stride_ = pages_of(static_cast<int32_t>(longest), c.page_size) + 3;
   num_pages_ = c.num_pages;
@@ -86,9 +85,9 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
   q_ = std::make_unique<DeviceBuffer>(num_rows * q_row * 2);
   o_ = std::make_unique<DeviceBuffer>(num_rows * o_row * 2);
   lse_buffer_ = std::make_unique<DeviceBuffer>(num_rows * 4);
-  workspace_ = std::make_unique<DeviceBuffer>(kernel_->workspace_bytes());
+  workspace_ = std::make_unique<DeviceBuffer>(plan_->workspace_bytes());
   workspace_->poison();
-  check_status(kernel_->init(workspace_->data(), nullptr), "init");
+  check_status(plan_->init(workspace_->data(), nullptr), "init");
 
   const auto view = [&](void* data, int64_t row, int64_t dim) {
     TensorView v = TensorView::contiguous(data, c.dtype, {batch, c.query_len, c.num_heads, dim});
@@ -164,9 +163,7 @@ void MlaWorkload::poison_output() {
   lse_buffer_->poison();
 }
 
-Status MlaWorkload::run(cudaStream_t stream) {
-  return kernel_->run(args_, workspace_->data(), stream);
-}
+Status MlaWorkload::run(cudaStream_t stream) { return plan_->run(args_, stream); }
 
 void MlaWorkload::fetch() {
   raw_output_.resize(o_->num_bytes() / 2);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/backend.h"
+#include "longdecode/attention.h"
 #include "tests/gpu/hash_values.h"
 
 namespace longdecode::gpu_test {
@@ -94,7 +94,7 @@ class MlaWorkload {
   MlaCase case_;
   DeviceInfo device_;
   DecodeDesc desc_;
-  std::unique_ptr<DecodeKernel> kernel_;
+  std::unique_ptr<DecodePlan> plan_;
   int64_t block_table_stride_ = 0, num_pages_ = 0;
   std::unique_ptr<DeviceBuffer> pool_, q_, o_, lse_buffer_, table_, kv_lens_, query_lens_,
       workspace_;

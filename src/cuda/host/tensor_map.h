@@ -19,7 +19,7 @@ struct PagedRows {
   int64_t row_stride_bytes = 0, page_stride_bytes = 0;
   int32_t box_rows = 0, box_chunks = 0;
 };
-Result<CUtensorMap> encode_paged_rows(const PagedRows& rows);
+Status encode_paged_rows(const PagedRows& rows, CUtensorMap& map);
 
 }  // namespace longdecode::cuda
 

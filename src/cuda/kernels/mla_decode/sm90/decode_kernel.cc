@@ -81,7 +81,8 @@ class MlaDecodeKernel final : public DecodeKernel {
     const DeviceGuard guard(device_.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
-    LD_ASSIGN_OR_RETURN(const CUtensorMap k_map, key_map(args.kv));
+    CUtensorMap k_map;
+    LD_RETURN_IF_ERROR(encode_key_map(args.kv, k_map));
     const Params params = make_params(args, shape, workspace);
     return cuda_status(kLaunches[shape.instance](k_map, params, shape.may_split,
                                                  static_cast<cudaStream_t>(stream)),
@@ -89,7 +90,7 @@ class MlaDecodeKernel final : public DecodeKernel {
   }
 
  private:
-  Result<CUtensorMap> key_map(const KvLayerView& kv) const {
+  Status encode_key_map(const KvLayerView& kv, CUtensorMap& map) const {
     const int64_t page_size = desc_.format.page_size;
     const TensorView& k = kv.k;
     PagedRows rows;
@@ -102,7 +103,7 @@ class MlaDecodeKernel final : public DecodeKernel {
     rows.page_stride_bytes = k.shape[0] > 1 ? 2 * k.stride[0] : page_size * rows.row_stride_bytes;
     rows.box_rows = static_cast<int32_t>(std::min<int64_t>(page_size, kTileTokens));
     rows.box_chunks = page_size >= kTileTokens ? kKeyDim / 64 : 1;
-    return encode_paged_rows(rows);
+    return encode_paged_rows(rows, map);
   }
 
   Params make_params(const DecodeArgs& args, const RunShape& shape, void* workspace) const {
