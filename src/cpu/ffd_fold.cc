@@ -34,17 +34,19 @@ struct FoldSums {
   float lengths = 0.0f;       // sum |f_c|
   float zero_lengths = 0.0f;  // sum |q_c z_c|
   float errors = 0.0f;        // sum |f_c - unit n_c|
-  float unit = 0.0f;
+  float unit = 0.0f;          // max |f_c| / 127, or 0
+  float inverse_unit = 0.0f;  // 127 / max |f_c|, or 0
 };
 
-float SumOf(FloatVec v) {
+HWY_INLINE float SumOf(FloatVec v) {
   const FloatTag df;
   return hn::GetLane(hn::SumOfLanes(df, v));
 }
 
-// f_c into `folded`; returns unit = max |f_c| / 127, or 0.
-float FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int32_t dim, bool margins,
-                FoldSums& sums, float* HWY_RESTRICT folded) {
+// f_c into `folded`, and the sums over them.
+template <bool kMargins>
+HWY_INLINE void FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int32_t dim,
+                          FoldSums& sums, float* HWY_RESTRICT folded) {
   const FloatTag df;
   FloatVec max = hn::Zero(df);
   FloatVec zero_dot = hn::Zero(df);
@@ -58,14 +60,14 @@ float FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int32_t dim, 
     zero_dot = hn::MulAdd(qc, zero, zero_dot);
     max = hn::Max(max, hn::Abs(f));
     hn::Store(f, df, folded + c);
-    if (margins) {
+    if constexpr (kMargins) {
       squares = hn::MulAdd(f, f, squares);
       lengths = hn::Add(lengths, hn::Abs(f));
       zero_lengths = hn::Add(zero_lengths, hn::Abs(hn::Mul(qc, zero)));
     }
   }
   sums.zero_dot = SumOf(zero_dot);
-  if (margins) {
+  if constexpr (kMargins) {
     sums.squares = SumOf(squares);
     sums.lengths = SumOf(lengths);
     sums.zero_lengths = SumOf(zero_lengths);
@@ -73,38 +75,55 @@ float FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int32_t dim, 
   const float largest = hn::GetLane(hn::MaxOfLanes(df, max));
   // Every token of a page whose fold overflows is a candidate: NaN reaches any threshold.
   if (largest > std::numeric_limits<float>::max()) sums.zero_dot = NAN;
-  return largest > kMinFold && sums.zero_dot == sums.zero_dot ? largest / 127.0f : 0.0f;
-}
-
-// n_c = round(f_c / unit), at most +-127, in channel order.
-void RoundFolded(const float* HWY_RESTRICT folded, int32_t dim, bool margins, FoldSums& sums,
-                 int8_t* HWY_RESTRICT n) {
-  const FloatTag df;
-  const hn::Rebind<int8_t, FloatTag> d8;
-  const FloatVec unit = hn::Set(df, sums.unit);
-  const FloatVec inverse = hn::Set(df, sums.unit > 0.0f ? 1.0f / sums.unit : 0.0f);
-  const FloatVec limit = hn::Set(df, 127.0f);
-  FloatVec n_sum = hn::Zero(df);
-  FloatVec errors = hn::Zero(df);
-  for (int32_t c = 0; c < dim; c += static_cast<int32_t>(hn::Lanes(df))) {
-    const FloatVec f = hn::Load(df, folded + c);
-    const FloatVec scaled = hn::Mul(f, inverse);
-    const auto rounded = hn::NearestInt(hn::Max(hn::Min(scaled, limit), hn::Neg(limit)));
-    const FloatVec value = hn::ConvertTo(df, rounded);
-    n_sum = hn::Add(n_sum, value);
-    if (margins) errors = hn::Add(errors, hn::Abs(hn::NegMulAdd(value, unit, f)));
-    hn::StoreU(hn::DemoteTo(d8, rounded), d8, n + c);
+  if (largest > kMinFold && sums.zero_dot == sums.zero_dot) {
+    sums.unit = largest * (1.0f / 127.0f);
+    sums.inverse_unit = 127.0f / largest;
   }
-  sums.n_sum = SumOf(n_sum);
-  if (margins) sums.errors = SumOf(errors);
 }
 
 // Every 4-channel word twice.
-void RepeatWords(const int8_t* HWY_RESTRICT n, int32_t dim, int8_t* HWY_RESTRICT out) {
+HWY_INLINE void RepeatWords(const int8_t* HWY_RESTRICT n, int32_t dim, int8_t* HWY_RESTRICT out) {
+#if HWY_TARGET == HWY_SCALAR
   for (int32_t c = 0; c < dim; c += 4) {
     std::memcpy(out + 2 * c, n + c, 4);
     std::memcpy(out + 2 * c + 4, n + c, 4);
   }
+#else
+  const hn::Full128<int8_t> d8;
+  const hn::Full128<int32_t> d32;
+  for (int32_t c = 0; c < dim; c += 16) {
+    const auto words = hn::BitCast(d32, hn::Load(d8, n + c));
+    hn::Store(hn::BitCast(d8, hn::InterleaveLower(d32, words, words)), d8, out + 2 * c);
+    hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d32, words, words)), d8, out + 2 * c + 16);
+  }
+#endif
+}
+
+// n_c = round(f_c / unit), in the order of a group. |f_c| / unit is at most 127 and a rounding, and
+// DemoteTo saturates.
+template <bool kMargins>
+HWY_INLINE void RoundFolded(const float* HWY_RESTRICT folded, int32_t dim, FoldSums& sums,
+                            int8_t* HWY_RESTRICT n) {
+  const FloatTag df;
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<int8_t, FloatTag> d8;
+  alignas(64) int8_t bytes[kMaxPlaneDim];
+  const FloatVec unit = hn::Set(df, sums.unit);
+  const FloatVec inverse = hn::Set(df, sums.inverse_unit);
+  auto n_sum = hn::Zero(di);
+  FloatVec errors = hn::Zero(df);
+  for (int32_t c = 0; c < dim; c += static_cast<int32_t>(hn::Lanes(df))) {
+    const FloatVec f = hn::Load(df, folded + c);
+    const auto rounded = hn::NearestInt(hn::Mul(f, inverse));
+    n_sum = hn::Add(n_sum, rounded);
+    if constexpr (kMargins) {
+      errors = hn::Add(errors, hn::Abs(hn::NegMulAdd(hn::ConvertTo(df, rounded), unit, f)));
+    }
+    hn::StoreU(hn::DemoteTo(d8, rounded), d8, bytes + c);
+  }
+  sums.n_sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, n_sum)));
+  if constexpr (kMargins) sums.errors = SumOf(errors);
+  RepeatWords(bytes, dim, n);
 }
 
 // In units before softmax_scale, like sums.
@@ -115,31 +134,43 @@ double Margin(const ScanRows& rows, const FoldSums& sums) {
     return 0.5 * sums.lengths + 1.5 * sums.errors +
            0x1p-18 * (static_cast<double>(sums.lengths) + sums.zero_lengths);
   }
-  return rows.margin_sigmas * std::sqrt(sums.squares / 12.0);
+  return rows.margin_sigmas > 0.0f ? rows.margin_sigmas * std::sqrt(sums.squares / 12.0) : 0.0;
 }
 
 int32_t IntegerThreshold(const ScanRows& rows, float threshold, const FoldSums& sums) {
   const double needed =
       static_cast<double>(threshold) / rows.softmax_scale - Margin(rows, sums) - sums.zero_dot;
   // Without a unit every n_c is 0 and so is the score above zero_dot.
-  const double reach =
-      sums.unit > 0.0f ? needed / sums.unit + 1.5 * sums.n_sum : (needed > 0.0 ? kNever : -kNever);
+  const double reach = sums.unit > 0.0f ? needed * sums.inverse_unit + 1.5 * sums.n_sum
+                                        : (needed > 0.0 ? kNever : -kNever);
   if (reach >= kNever) return std::numeric_limits<int32_t>::max();
   if (reach > -kNever) return static_cast<int32_t>(std::ceil(reach));
   return std::numeric_limits<int32_t>::min();  // NaN too
 }
 
-void FoldRows(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
-  alignas(64) float steps[kMaxPlaneDim];
-  alignas(64) int8_t n[kMaxPlaneDim];
-  const bool margins = rows.certified || rows.margin_sigmas > 0.0f;
+// Step by step over all rows: the reductions at the end of a row's step are long chains, which
+// overlap with the next row's.
+template <bool kMargins>
+void FoldAll(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
+  alignas(64) float steps[kMaxScanRows * kMaxPlaneDim];
+  FoldSums sums[kMaxScanRows];
   const int32_t dim = rows.padded_dim;
   for (int32_t r = 0; r < rows.num_rows; ++r) {
-    FoldSums sums;
-    sums.unit = FoldSteps(rows.q + int64_t{r} * dim, grid, dim, margins, sums, steps);
-    RoundFolded(steps, dim, margins, sums, n);
-    RepeatWords(n, dim, folded.q + int64_t{r} * 2 * dim);
-    folded.thresholds[r] = IntegerThreshold(rows, rows.thresholds[r], sums);
+    FoldSteps<kMargins>(rows.q + int64_t{r} * dim, grid, dim, sums[r], steps + r * dim);
+  }
+  for (int32_t r = 0; r < rows.num_rows; ++r) {
+    RoundFolded<kMargins>(steps + r * dim, dim, sums[r], folded.q + int64_t{r} * 2 * dim);
+  }
+  for (int32_t r = 0; r < rows.num_rows; ++r) {
+    folded.thresholds[r] = IntegerThreshold(rows, rows.thresholds[r], sums[r]);
+  }
+}
+
+void FoldRows(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
+  if (rows.certified || rows.margin_sigmas > 0.0f) {
+    FoldAll<true>(grid, rows, folded);
+  } else {
+    FoldAll<false>(grid, rows, folded);
   }
 }
 

@@ -128,30 +128,6 @@ HWY_INLINE void StoreWords(const uint8_t* HWY_RESTRICT low, const uint8_t* HWY_R
 #endif
 }
 
-// The inverse: 32 bytes of a group, shifted right and masked bytewise, -> 16 bytes of each token.
-HWY_INLINE void LoadWords(const uint8_t* HWY_RESTRICT from, int32_t shift, uint8_t mask,
-                          uint8_t* HWY_RESTRICT low, uint8_t* HWY_RESTRICT high) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int32_t i = 0; i < 16; ++i) {
-    const uint8_t* pair = from + i / 4 * 8 + i % 4;
-    low[i] = static_cast<uint8_t>(pair[0] >> shift & mask);
-    high[i] = static_cast<uint8_t>(pair[4] >> shift & mask);
-  }
-#else
-  const hn::Full128<uint8_t> d8;
-  const hn::Full128<uint32_t> d32;
-  const auto field = [&](const uint8_t* bytes) HWY_ATTR {
-    const auto words = hn::BitCast(d32, hn::LoadU(d8, bytes));
-    return hn::BitCast(
-        d32, hn::And(hn::BitCast(d8, hn::ShiftRightSame(words, shift)), hn::Set(d8, mask)));
-  };
-  const auto first = field(from);
-  const auto second = field(from + 16);
-  hn::StoreU(hn::BitCast(d8, hn::ConcatEven(d32, second, first)), d8, low);
-  hn::StoreU(hn::BitCast(d8, hn::ConcatOdd(d32, second, first)), d8, high);
-#endif
-}
-
 // Rows of bytes in channel order -> a unit's layout.
 HWY_INLINE void StoreUnit(const uint8_t* HWY_RESTRICT codes, const uint8_t* HWY_RESTRICT residuals,
                           int64_t row_stride, int32_t shift, uint8_t* HWY_RESTRICT code_unit,
@@ -214,43 +190,73 @@ void LoadPageGrid(const KvFormat& format, const uint8_t* chunk, PageGrid& grid) 
   }
 }
 
-// 16 channels of one token, as n - 511.5 on the channel's grid.
-HWY_INLINE void DequantizeRow(const uint8_t* HWY_RESTRICT codes,
-                              const uint8_t* HWY_RESTRICT residuals, const PageGrid& grid,
-                              int32_t channel, float* HWY_RESTRICT out) {
-  const FloatTag df;
-  const hn::RebindToSigned<FloatTag> di;
-  const hn::Rebind<uint8_t, FloatTag> db;
-  for (int32_t c = 0; c < 16; c += static_cast<int32_t>(hn::Lanes(df))) {
-    const auto code = hn::PromoteTo(di, hn::LoadU(db, codes + c));
-    const auto residual = hn::PromoteTo(di, hn::LoadU(db, residuals + c));
-    const auto n = hn::ConvertTo(df, hn::Or(hn::ShiftLeft<8>(code), residual));
-    const FloatVec step = hn::Mul(hn::Load(df, grid.step + channel + c), hn::Set(df, 0x1p-8f));
-    hn::Store(
-        hn::MulAdd(hn::Sub(n, hn::Set(df, 511.5f)), step, hn::Load(df, grid.zero + channel + c)),
-        df, out + channel + c);
+#if HWY_TARGET == HWY_SCALAR
+
+void DequantizeTile(const KvFormat& format, const PageGrid& grid, const uint8_t* chunk,
+                    const uint8_t* residuals, int32_t tile, float* out, int64_t out_stride) {
+  for (int32_t i = 0; i < kTileTokens; ++i) {
+    const int32_t token = tile * kTileTokens + i;
+    for (int32_t c = 0; c < format.key_dim; ++c) {
+      const int32_t code =
+          chunk[format.code_offset_bytes(token, c)] >> format.code_shift(token, c) & 3;
+      const int32_t n = 256 * code + residuals[format.residual_offset_bytes(token, c)];
+      out[i * out_stride + c] =
+          (static_cast<float>(n) - 511.5f) * (grid.step[c] * 0x1p-8f) + grid.zero[c];
+    }
   }
+}
+
+#else
+
+using ByteTag = hn::CappedTag<uint8_t, 64>;
+
+// Channels of one token as 16-bit n, from `channel` on -> exact values.
+HWY_INLINE void StoreExact(hn::Vec<hn::Repartition<uint16_t, ByteTag>> n, const PageGrid& grid,
+                           int32_t channel, int32_t key_dim, float* HWY_RESTRICT out) {
+  const hn::Repartition<float, ByteTag> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  const hn::Half<hn::Repartition<uint16_t, ByteTag>> dh;
+  const auto store = [&](auto half, int32_t c) HWY_ATTR {
+    const auto centred = hn::Sub(hn::ConvertTo(df, hn::PromoteTo(di, half)), hn::Set(df, 511.5f));
+    const auto step = hn::Mul(hn::Load(df, grid.step + c), hn::Set(df, 0x1p-8f));
+    hn::Store(hn::MulAdd(centred, step, hn::Load(df, grid.zero + c)), df, out + c);
+  };
+  store(hn::LowerHalf(dh, n), channel);
+  // head_dim 80 ends in the middle of a block.
+  const int32_t second = channel + static_cast<int32_t>(hn::Lanes(df));
+  if (second < key_dim) store(hn::UpperHalf(dh, n), second);
 }
 
 void DequantizeTile(const KvFormat& format, const PageGrid& grid, const uint8_t* chunk,
                     const uint8_t* residuals, int32_t tile, float* out, int64_t out_stride) {
-  alignas(16) uint8_t codes[2][16];
-  alignas(16) uint8_t rest[2][16];
-  for (int32_t channel = 0; channel < format.key_dim; channel += 16) {
-    const int32_t token = tile * kTileTokens;
-    const int64_t unit = format.unit(token, channel);
-    const int32_t shift = format.code_shift(token, channel);
-    const int64_t half = channel % kChannelBlock * 2;
-    const uint8_t* code_unit = chunk + unit / 4 * kUnitBytes + half;
-    const uint8_t* residual_unit = residuals + unit * kUnitBytes + half;
-    for (int32_t g = 0; g < 8; ++g) {
-      LoadWords(code_unit + 64 * g, shift, 0x03, codes[0], codes[1]);
-      LoadWords(residual_unit + 64 * g, 0, 0xff, rest[0], rest[1]);
-      DequantizeRow(codes[0], rest[0], grid, channel, out + g * out_stride);
-      DequantizeRow(codes[1], rest[1], grid, channel, out + (g + 8) * out_stride);
+  const ByteTag d8;
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  const hn::Repartition<uint64_t, ByteTag> d64;
+  const auto num_bytes = static_cast<int32_t>(hn::Lanes(d8));
+  for (int32_t block = 0; block < format.num_blocks(); ++block) {
+    const int32_t unit = tile * format.num_blocks() + block;
+    const uint8_t* code_unit = chunk + unit / 4 * kUnitBytes;
+    const uint8_t* residual_unit = residuals + int64_t{unit} * kUnitBytes;
+    const auto mask = hn::Set(d8, uint8_t{3});
+    for (int32_t i = 0; i < kUnitBytes; i += num_bytes) {
+      const int32_t channel = block * kChannelBlock + i % 64 / 2;
+      if (channel >= format.key_dim) continue;
+      const auto words = hn::BitCast(d16, hn::LoadU(d8, code_unit + i));
+      const auto code = hn::And(hn::BitCast(d8, hn::ShiftRightSame(words, 2 * (unit % 4))), mask);
+      const auto residual = hn::LoadU(d8, residual_unit + i);
+      // 16-bit n of 4 channels of token g and 4 of token g + 8; then 8 channels of each.
+      const auto low = hn::BitCast(d64, hn::InterleaveLower(d8, residual, code));
+      const auto high = hn::BitCast(d64, hn::InterleaveUpper(d8, residual, code));
+      float* row = out + i / 64 * out_stride;
+      StoreExact(hn::BitCast(d16, hn::InterleaveLower(d64, low, high)), grid, channel,
+                 format.key_dim, row);
+      StoreExact(hn::BitCast(d16, hn::InterleaveUpper(d64, low, high)), grid, channel,
+                 format.key_dim, row + 8 * out_stride);
     }
   }
 }
+
+#endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace HWY_NAMESPACE
 }  // namespace longdecode::cpu
