@@ -39,7 +39,7 @@ Result<Json> model_facts(const std::string& path) {
   const runner::GgufFile& file = model->file();
   const runner::ModelConfig& config = model->config();
   LD_ASSIGN_OR_RETURN(const auto data, runner::tokenizer_data(file));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::Tokenizer::create(data));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(file));
   return Json{{"path", path},
               {"name", config.name},
               {"architecture", config.architecture},

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace longdecode::runner {
@@ -43,7 +44,10 @@ Result<TokenizerData> tokenizer_data(const GgufFile& file) {
 
 Result<Tokenizer> load_tokenizer(const GgufFile& file) {
   LD_ASSIGN_OR_RETURN(TokenizerData data, tokenizer_data(file));
-  return Tokenizer::create(std::move(data));
+  Result<Tokenizer> tokenizer = Tokenizer::create(std::move(data));
+  if (tokenizer.ok()) return tokenizer;
+  const Status status = tokenizer.status();
+  return make_status(status.code(), "'{}': {}", printable(file.path()), status.message());
 }
 
 Result<ChatTemplate> load_chat_template(const GgufFile& file) {

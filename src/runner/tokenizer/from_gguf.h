@@ -12,6 +12,7 @@ namespace longdecode::runner {
 // A missing or mistyped key is the getters' error; ids are checked by Tokenizer::create.
 Result<TokenizerData> tokenizer_data(const GgufFile& file);
 
+// The message names the file.
 Result<Tokenizer> load_tokenizer(const GgufFile& file);
 
 // kNotFound without tokenizer.chat_template, kUnsupported for an unknown family.
