@@ -9,7 +9,8 @@
  * Structs: each begins with struct_size, set by its ld_*_default(). They may grow at the end: from
  * a caller with an older header (smaller struct_size) the later fields are taken as their defaults;
  * a larger struct_size is accepted while the bytes that this library does not know are zero. A
- * struct inside another is a pointer, read during the call only. struct_size 0 is refused.
+ * struct inside another is a pointer, read during the call only. struct_size 0 is refused. No
+ * struct ends in padding: `reserved` fields are 0.
  *
  * Threads: distinct handles may be used at once; calls on one handle must not overlap.
  * Memory in tensors and arrays is on the device of the call unless stated. `stream` is a

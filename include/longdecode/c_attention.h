@@ -17,6 +17,7 @@ typedef struct ld_ffd_options {
   int32_t certified;     /* 0 or 1; 1: worst-case margin, no token with s >= m~ - delta is missed */
   int32_t sink_tokens;   /* >= 0, the first tokens of the sequence */
   int32_t recent_tokens; /* >= 0, counted back from each query token's own position */
+  int32_t reserved;      /* 0 */
 } ld_ffd_options;
 
 static inline ld_ffd_options ld_ffd_options_default(void) {
@@ -90,6 +91,7 @@ typedef struct ld_batch {
   const int32_t* query_lens; /* [batch], or NULL: query_len (append: k's dimension 1) each */
   const int32_t* slots;      /* [batch] rows of recent_k; two-plane only */
   int32_t batch;
+  int32_t reserved; /* 0 */
 } ld_batch;
 
 static inline ld_batch ld_batch_default(void) {
@@ -128,6 +130,7 @@ typedef struct ld_decode_args {
   const float* sink_logits;     /* [num_q_heads] iff learned_sinks */
   const ld_decode_stats* stats; /* or NULL */
   int32_t query_len;            /* rows of q's dimension 1, at most max_query_len */
+  int32_t reserved;             /* 0 */
 } ld_decode_args;
 
 static inline ld_decode_args ld_decode_args_default(void) {
@@ -183,6 +186,7 @@ typedef struct ld_merge_args {
   int64_t num_rows;
   int64_t dim;
   int32_t num_partials;
+  int32_t reserved; /* 0 */
 } ld_merge_args;
 
 static inline ld_merge_args ld_merge_args_default(void) {

@@ -116,6 +116,7 @@ typedef struct ld_kv_format {
   int32_t key_dim;      /* head_dim for GQA: 64, 80, 96, 128 or 256; 576 for MLA */
   int32_t value_dim;    /* head_dim for GQA; 512 for MLA: a prefix of the key row */
   int32_t page_size;    /* tokens; two-plane: 64 or 128, otherwise 1, 16, 32, 64 or 128 */
+  int32_t reserved;     /* 0 */
 } ld_kv_format;
 
 static inline ld_kv_format ld_kv_format_gqa(int32_t keys, int32_t dtype, int32_t num_kv_heads,

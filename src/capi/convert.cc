@@ -1,7 +1,9 @@
 #include "capi/convert.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <utility>
 
 #include "capi/structs.h"
 
@@ -23,15 +25,36 @@ static_assert(kMaxRank == LD_MAX_RANK && kMaxQueryLen == LD_MAX_QUERY_LEN &&
               kMaxTruncateTokens == LD_MAX_TRUNCATE_TOKENS && kTileTokens == LD_TILE_TOKENS &&
               kMlaKeyDim == LD_MLA_KEY_DIM && kMlaValueDim == LD_MLA_VALUE_DIM);
 
+// A later field must not land in bytes that an earlier header calls padding.
+#define LD_ENDS_WITH(type, field) \
+  (offsetof(type, field) + sizeof(std::declval<type>().field) == sizeof(type))
+static_assert(LD_ENDS_WITH(ld_tensor, stride) && LD_ENDS_WITH(ld_kv_format, reserved) &&
+              LD_ENDS_WITH(ld_device_info, shared_memory_bytes) &&
+              LD_ENDS_WITH(ld_kv_format_sizes, bytes_per_token) &&
+              LD_ENDS_WITH(ld_ffd_options, reserved) &&
+              LD_ENDS_WITH(ld_decode_desc, batch_invariant) &&
+              LD_ENDS_WITH(ld_kv_layer, recent_k) && LD_ENDS_WITH(ld_batch, reserved) &&
+              LD_ENDS_WITH(ld_decode_stats, kept_tiles_stride) &&
+              LD_ENDS_WITH(ld_decode_args, reserved) &&
+              LD_ENDS_WITH(ld_kernel_choice, tokens_per_split) &&
+              LD_ENDS_WITH(ld_merge_args, reserved) && LD_ENDS_WITH(ld_append_args, v) &&
+              LD_ENDS_WITH(ld_cache_desc, max_sequences));
+
 Status to_bool(const char* name, int32_t from, bool* to) {
   if (from != 0 && from != 1) return invalid_argument("{} is {}; allowed: 0 or 1", name, from);
   *to = from == 1;
   return {};
 }
 
+Status check_reserved(const char* name, int32_t reserved) {
+  if (reserved == 0) return {};
+  return invalid_argument("{}.reserved is {}; allowed: 0", name, reserved);
+}
+
 Result<FfdOptions> to_ffd_options(const ld_ffd_options* from) {
   ld_ffd_options c = ld_ffd_options_default();
   if (from != nullptr) LD_RETURN_IF_ERROR(read_struct("ffd", from, &c));
+  LD_RETURN_IF_ERROR(check_reserved("ffd", c.reserved));
   FfdOptions options;
   options.delta = c.delta;
   options.margin_sigmas = c.margin_sigmas;
@@ -102,6 +125,7 @@ Result<DeviceInfo> to_device(const ld_device_info* from) {
 Result<KvFormat> to_format(const char* name, const ld_kv_format* from) {
   ld_kv_format c = {};
   LD_RETURN_IF_ERROR(read_struct(name, from, &c));
+  LD_RETURN_IF_ERROR(check_reserved(name, c.reserved));
   KvFormat format;
   format.op = static_cast<Op>(c.op);
   format.keys = static_cast<KeyEncoding>(c.keys);
@@ -153,6 +177,7 @@ Result<KvLayerView> to_layer(const ld_kv_layer* from) {
 Result<BatchView> to_batch(const ld_batch* from) {
   ld_batch c = ld_batch_default();
   LD_RETURN_IF_ERROR(read_struct("batch", from, &c));
+  LD_RETURN_IF_ERROR(check_reserved("batch", c.reserved));
   BatchView batch;
   batch.batch = c.batch;
   batch.block_table = c.block_table;
@@ -166,6 +191,7 @@ Result<BatchView> to_batch(const ld_batch* from) {
 Result<DecodeArgs> to_decode_args(const ld_decode_args* from) {
   ld_decode_args c = ld_decode_args_default();
   LD_RETURN_IF_ERROR(read_struct("args", from, &c));
+  LD_RETURN_IF_ERROR(check_reserved("args", c.reserved));
   DecodeArgs args;
   args.query_len = c.query_len;
   LD_ASSIGN_OR_RETURN(args.q, to_tensor("q", c.q));
@@ -192,6 +218,7 @@ Result<AppendArgs> to_append_args(const ld_append_args* from) {
 Result<MergeArgs> to_merge_args(const ld_merge_args* from) {
   ld_merge_args c = ld_merge_args_default();
   LD_RETURN_IF_ERROR(read_struct("args", from, &c));
+  LD_RETURN_IF_ERROR(check_reserved("args", c.reserved));
   MergeArgs args;
   args.num_partials = c.num_partials;
   args.num_rows = c.num_rows;
