@@ -83,11 +83,15 @@ TEST_P(KvCacheFormats, ForkTruncateContinueEqualsAppendingFromScratch) {
     for (uint32_t i = 0; i < 80; ++i) ASSERT_TRUE(rig.step({a, b}, {{4000 + i}, {5000 + i}}).ok());
     const std::vector<double> from_a = rig.contents(a);
     const std::vector<double> from_b = rig.contents(b);
+    const std::vector<float> o_a = rig.decode(a);
+    const std::vector<float> o_b = rig.decode(b);
+    EXPECT_NE(o_a, o_b);
     for (const SequenceId sequence : {a, b}) {
       CacheRig scratch(cache_desc(format(), format().page_size == 1 ? 2000 : 60, 4, 400));
       const SequenceId whole = scratch.add();
       ASSERT_TRUE(scratch.step({whole}, {rig.model[sequence]}).ok());
       EXPECT_EQ(scratch.contents(whole), sequence == a ? from_a : from_b);
+      EXPECT_EQ(scratch.decode(whole), sequence == a ? o_a : o_b);
     }
   }
 }

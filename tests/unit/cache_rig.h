@@ -142,6 +142,38 @@ class CacheRig {
     return all;
   }
 
+  // One query token over the stored sequence, layer 0: FFD on two planes, else dense.
+  std::vector<float> decode(SequenceId sequence) {
+    const KvFormat& format = desc_.format;
+    DecodeDesc desc;
+    desc.method = format.keys == KeyEncoding::kTwoPlane ? Method::kFfd : Method::kDense;
+    desc.format = format;
+    desc.q_dtype = DType::kF32;
+    desc.num_q_heads = 4;
+    desc.max_kv_len = desc_.max_kv_len;
+    desc.softmax_scale = 0.05f;
+    desc.ffd = {.delta = 1.0f, .sink_tokens = 16, .recent_tokens = 16};
+    auto plan = DecodePlan::create(desc, device());
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    std::vector<double> workspace(plan->workspace_bytes() / sizeof(double) + 2);
+    EXPECT_TRUE(plan->init(workspace.data(), nullptr).ok());
+    const std::vector<SequenceId> sequences = {sequence};
+    const std::vector<int32_t> counts = {0};
+    EXPECT_TRUE(cache.reserve(sequences, counts).ok());
+    std::vector<float> q(4 * format.key_dim);
+    for (size_t i = 0; i < q.size(); ++i) q[i] = token_value(7, 0, true, 0, static_cast<int>(i));
+    std::vector<float> o(4 * format.value_dim);
+    DecodeArgs args;
+    args.q = TensorView::contiguous(q.data(), DType::kF32, {1, 1, 4, format.key_dim});
+    args.o = TensorView::contiguous(o.data(), DType::kF32, {1, 1, 4, format.value_dim});
+    args.kv = cache.layer(0);
+    args.batch = cache.step();
+    args.batch.query_lens = nullptr;
+    Status status = plan->run(args, nullptr);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return o;
+  }
+
   KvCache cache;
   std::map<SequenceId, std::vector<uint32_t>> model;
 
