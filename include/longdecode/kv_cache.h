@@ -83,7 +83,9 @@ class LONGDECODE_API KvCache {
   // Makes room for new_tokens[b] >= 0 more tokens of sequences[b] (distinct): takes pages from the
   // pool, gives a sequence its own copy of a shared page it will write to, and fills the arrays of
   // `step`. kOutOfMemory leaves everything as it was. A reserve before the commit replaces the
-  // earlier one. No device synchronisation.
+  // earlier one; kFailedPrecondition when what that one appended (more than kMaxTruncateTokens)
+  // has overwritten recent keys of a two-plane sequence: append its other layers and commit it.
+  // No device synchronisation.
   Status reserve(std::span<const SequenceId> sequences, std::span<const int32_t> new_tokens);
 
   // The reserved step: kv_lens with the new tokens, query_lens = the new tokens, block table rows
