@@ -77,7 +77,8 @@ LONGDECODE_API ld_status_code ld_cache_truncate(ld_cache* cache, int32_t sequenc
 
 /* Makes room for new_tokens[b] >= 0 more tokens of sequences[b] (distinct; host arrays of
  * num_sequences). LD_OUT_OF_MEMORY leaves everything as it was. A reserve before the commit
- * replaces the earlier one. */
+ * replaces the earlier one; LD_FAILED_PRECONDITION when what that one appended (more than
+ * LD_MAX_TRUNCATE_TOKENS) has overwritten recent keys of a two-plane sequence: commit it. */
 LONGDECODE_API ld_status_code ld_cache_reserve(ld_cache* cache, const int32_t* sequences,
                                                const int32_t* new_tokens, int32_t num_sequences);
 /* The reserved step; its pointers stay the same for the cache's lifetime. */
