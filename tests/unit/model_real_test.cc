@@ -49,7 +49,7 @@ class RealModel : public ::testing::Test {
 };
 
 TEST_F(RealModel, KnowsACapital) {
-  for (const Method method : {Method::kDense}) {
+  for (const Method method : {Method::kDense, Method::kFfd}) {
     auto session = Session::create(model_, options(method));
     ASSERT_TRUE(session.ok()) << session.status().message();
     const Encoding prompt = tokenizer_->encode("The capital of France is");

@@ -232,6 +232,34 @@ TEST(Model, RefusesWrongShapesAndTypes) {
          "tensor 'output.weight' has type Q4_K; supported: F32");
 }
 
+TEST(Model, MutatedFilesEndInAStatusOrRun) {
+  TinyLlama tiny;
+  tiny.num_layers = 1;
+  tiny.vocab_size = 8;
+  const std::vector<uint8_t> bytes = tiny.writer().finish();
+  std::mt19937 random(11);
+  int num_loaded = 0;
+  for (int round = 0; round < 600; ++round) {
+    std::vector<uint8_t> mutant = bytes;
+    const int count = 1 + static_cast<int>(random() % 3);
+    for (int k = 0; k < count; ++k) {
+      mutant[random() % 1600] = static_cast<uint8_t>(random());  // metadata and tensor table
+    }
+    if (round % 8 == 0) mutant[1600 + random() % (bytes.size() - 1600)] ^= 0x7f;  // weights
+    auto file = GgufFile::from_bytes(std::move(mutant), "mutant");
+    if (!file.ok()) continue;
+    const auto model = Model::from_file(std::move(file).value());
+    if (!model.ok()) continue;
+    SessionOptions options;
+    options.context_len = 1;
+    auto session = Session::create(*model, options);
+    if (!session.ok()) continue;
+    EXPECT_TRUE(session->decode(7).ok());
+    ++num_loaded;
+  }
+  EXPECT_GT(num_loaded, 10);  // e.g. a changed name or RoPE base
+}
+
 TEST(Elementwise, TailsAndExtremes) {
   for (const int64_t dim : {1, 7, 16, 37}) {
     std::vector<float> gate(static_cast<size_t>(dim), -200.0f), up(gate.size(), 3.0f);
