@@ -22,6 +22,9 @@ std::string shape_text(const int64_t* shape, int32_t rank) {
   return text + "]";
 }
 
+// No address space reaches further, and sums of kMaxRank such offsets in bytes fit int64_t.
+constexpr int64_t kMaxOffset = int64_t{1} << 57;
+
 Status check_strides(std::string_view name, const TensorView& view, TensorUse use) {
   const int32_t inner = view.rank - 1;
   if (view.shape[inner] > 1 && view.stride[inner] != 1) {
@@ -30,7 +33,7 @@ Status check_strides(std::string_view name, const TensorView& view, TensorUse us
   }
   for (int32_t i = 0; i < inner; ++i) {
     if (view.shape[i] <= 1) continue;
-    if (view.stride[i] * dtype_bytes(view.dtype) % kAlignmentBytes != 0) {
+    if (view.stride[i] % (kAlignmentBytes / dtype_bytes(view.dtype)) != 0) {
       return invalid_argument(
           "{}.stride[{}] is {} elements of {} bytes; allowed: multiples of {} "
           "bytes",
@@ -41,6 +44,13 @@ Status check_strides(std::string_view name, const TensorView& view, TensorUse us
           "{}.stride[{}] is 0 with shape[{}] {}; an output's rows must not "
           "overlap",
           name, i, i, view.shape[i]);
+    }
+    int64_t offset = 0;
+    if (__builtin_mul_overflow(view.shape[i] - 1, view.stride[i], &offset) || offset > kMaxOffset ||
+        offset < -kMaxOffset) {
+      return invalid_argument(
+          "{}.stride[{}] is {} with shape[{}] {}; offsets of at most {} elements are allowed", name,
+          i, view.stride[i], i, view.shape[i], kMaxOffset);
     }
   }
   return {};

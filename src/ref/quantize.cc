@@ -33,6 +33,7 @@ double round_to_f16(double value) {
 ChannelGrid fit_grid(double low, double high) {
   const double magnitude = std::max(std::abs(low), std::abs(high));
   if (magnitude == 0.0) return {};
+  if (!std::isfinite(low) || !std::isfinite(high)) return {NAN, 0.0};
   ChannelGrid grid;
   grid.step = round_up_to_bf16(std::max({(high - low) / 4, magnitude / kMaxZero, kMinStep}));
   while (true) {
@@ -50,8 +51,9 @@ void quantize_page(const KvFormat& format, const double* keys, uint8_t* chunk, u
     double low = keys[c];
     double high = keys[c];
     for (int32_t token = 1; token < format.page_size; ++token) {
-      low = std::min(low, keys[int64_t{token} * format.key_dim + c]);
-      high = std::max(high, keys[int64_t{token} * format.key_dim + c]);
+      const double key = keys[int64_t{token} * format.key_dim + c];
+      low = std::isfinite(key) ? std::min(low, key) : NAN;  // min and max keep a NaN first argument
+      high = std::max(high, key);
     }
     const ChannelGrid grid = fit_grid(low, high);
     const uint16_t step_bits = f32_to_bf16(static_cast<float>(grid.step));
@@ -60,7 +62,8 @@ void quantize_page(const KvFormat& format, const double* keys, uint8_t* chunk, u
     std::memcpy(chunk + format.zero_offset_bytes() + 2 * c, &zero_bits, 2);
     for (int32_t token = 0; token < format.page_size; ++token) {
       const double key = keys[int64_t{token} * format.key_dim + c];
-      const double steps = grid.step == 0.0 ? 0.0 : key / grid.step - grid.zero;
+      const bool has_grid = std::isfinite(grid.step) && grid.step > 0.0;
+      const double steps = has_grid ? key / grid.step - grid.zero : 0.0;
       const auto n = static_cast<int32_t>(std::clamp(std::floor(steps * 256 + 512), 0.0, 1023.0));
       chunk[format.code_offset_bytes(token, c)] |=
           static_cast<uint8_t>(n / 256 << format.code_shift(token, c));

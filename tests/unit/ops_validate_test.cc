@@ -135,8 +135,7 @@ TEST(ValidateDesc, DeviceWithoutBackend) {
   device.type = static_cast<DeviceType>(7);
   expect_refused(select_kernel(dense_desc(plain(), 4, 100), device).status(),
                  StatusCode::kUnavailable, "device.type is 7");
-  expect_refused(detect_device(device.type).status(), StatusCode::kUnavailable,
-                 "device.type is 7");
+  expect_refused(detect_device(device.type).status(), StatusCode::kUnavailable, "device.type is 7");
   expect_refused(detect_device(DeviceType::kCpu, 3).status(), StatusCode::kUnavailable,
                  "device_idx is 3");
   const Result<DeviceInfo> cpu = detect_device(DeviceType::kCpu);
@@ -185,6 +184,8 @@ TEST(ValidateRun, RefusesBadTensors) {
                     [](auto& r, auto&) { r.args.q.data = static_cast<char*>(r.args.q.data) + 8; }},
                    {"q.stride[3] is 2", [](auto& r, auto&) { r.args.q.stride[3] = 2; }},
                    {"q.stride[1] is 257", [](auto& r, auto&) { r.args.q.stride[1] = 257; }},
+                   {"q.stride[1] is 4611686018427387904",
+                    [](auto& r, auto&) { r.args.q.stride[1] = int64_t{1} << 62; }},
                    {"o.stride[2] is 0", [](auto& r, auto&) { r.args.o.stride[2] = 0; }},
                    {"kv.k.dtype is 0", [](auto& r, auto&) { r.args.kv.k.dtype = DType::kF32; }},
                    {"kv.v.shape is", [](auto& r, auto&) { r.args.kv.v.shape[1] = 3; }},
