@@ -19,7 +19,7 @@ build:
 	cmake --preset release $(LAUNCHER) >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-run: 
+run:
 	@scripts/setup.sh run
 	cmake --preset release $(LAUNCHER) >/dev/null
 	cmake --build --preset release -j $(JOBS) --target longdecode_cli
@@ -29,7 +29,7 @@ test: lint test-unit test-asan test-clang
 
 test-unit: build
 	@scripts/setup.sh test
-	ctest --test-dir build --output-on-failure -j 1
+	ctest --test-dir build --output-on-failure -j $(JOBS)
 
 # The unit tests and small cases of the op tests under address and undefined sanitizers.
 test-asan:

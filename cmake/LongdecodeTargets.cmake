@@ -22,5 +22,7 @@ function(longdecode_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE longdecode ${arg_LIBS} GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  # Waiting threads sleep: the tests run beside each other and beside whatever the machine does.
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}"
+                       ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
