@@ -277,6 +277,19 @@ TEST(DenseOp, QuickCase21NeedlesAtEveryPlace) {
   EXPECT_EQ(run_and_check(specs), "");
 }
 
+// The states of the last sequence's splits lie more than 2^31 floats into the workspace.
+TEST(DenseOp, Case26PartialsBeyond31Bits) {
+  std::vector<int32_t> kv_lens(16, 0);
+  kv_lens.back() = 600;
+  ProblemSpec spec = gqa_spec(kDense, DType::kBF16, 1024, 64, 256, 16, kv_lens);
+  spec.desc.max_query_len = 8;
+  spec.desc.max_kv_len = 64 * 1024;
+  const PagedProblem problem(spec);
+  RunOptions options;
+  options.sparse_workspace = true;
+  EXPECT_EQ(check(problem, run_plan(problem.desc(), problem.args(), options)), "");
+}
+
 TEST(DenseOp, QuickCase26UnitStridesAreIgnored) {
   std::vector<ProblemSpec> specs;
   for (const int32_t page_size : {1, 16}) {

@@ -344,6 +344,20 @@ TEST(FfdOp, QuickStatisticsAreOptional) {
   EXPECT_EQ(same_bits(with, without), "");
 }
 
+TEST(FfdOp, QuickDenseMethodOverThePlanes) {
+  std::vector<ProblemSpec> specs;
+  for (const DType dtype : kDTypes) {
+    specs.push_back(ffd_spec(dtype, 6, 2, 80, 64, {13, 300, 72, 0}));
+    specs.push_back(ffd_spec(dtype, 4, 1, 128, 128, {sized(1500, 500)}));
+    specs.back().query_len = 3;
+    specs.back().desc.soft_cap = 6.0f;
+    specs.back().desc.sliding_window = 210;
+    specs.back().desc.learned_sinks = true;
+  }
+  for (ProblemSpec& spec : specs) spec.desc.method = Method::kDense;
+  EXPECT_EQ(run_and_check(specs), "");
+}
+
 // Served or refused by the plan with a reason; never wrong numbers.
 TEST(FfdOp, QuickCase27SoftCapWindowAndLearnedSinks) {
   for (int32_t options = 1; options < 8; ++options) {

@@ -1,11 +1,14 @@
 // Conversations over a KvCache: forked, truncated and continued, each equals a run from scratch.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
 #include "base/float_convert.h"
 #include "longdecode/kv_cache.h"
+#include "ref/decode.h"
 #include "tests/support/check.h"
 
 namespace longdecode::testing {
@@ -83,8 +86,16 @@ class Engine {
     args.kv = cache_->layer(0);
     args.batch = cache_->step();
     args.batch.query_lens = nullptr;
+    uint32_t tiles[kKvHeads * 2];
+    args.stats.kept_tiles = tiles;
+    args.stats.kept_tiles_stride = 2;
     const Status status = plan_->run(args, nullptr);
     EXPECT_TRUE(status.ok()) << status.message();
+    const ref::TileSet kept(tiles, 2, kKvHeads, args.batch.kv_lens[0]);
+    const ref::DecodeResult expected = ref::decode(plan_->desc(), args, 0, &kept);
+    for (size_t i = 0; i < expected.attention.o.size(); ++i) {
+      EXPECT_NEAR(double{o[i]}, expected.attention.o[i], 1e-5);
+    }
     std::vector<uint32_t> bits;
     for (const float x : o) bits.push_back(std::bit_cast<uint32_t>(x));
     return bits;

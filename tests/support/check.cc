@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "ref/decode.h"
 
@@ -165,6 +166,29 @@ std::string check_statistics(const PagedProblem& problem, const Outputs& outputs
   return "";
 }
 
+// Dense attention scans and drops nothing, and attends what its window lets it see.
+std::string check_dense_statistics(const PagedProblem& problem, const Outputs& outputs, int32_t b,
+                                   const ref::AttentionProblem& attention) {
+  const DecodeDesc& desc = problem.desc();
+  const auto heads = static_cast<size_t>(desc.format.num_kv_heads);
+  for (size_t h = 0; h < heads && !outputs.tokens_scanned.empty(); ++h) {
+    const size_t at = static_cast<size_t>(b) * heads + h;
+    const int64_t kv_len = attention.query_len == 0 ? 0 : attention.kv->kv_len();
+    const int64_t attended = outputs.tokens_attended[at];
+    if (desc.sliding_window == 0 ? attended != kv_len : attended < 0 || attended > kv_len) {
+      return fmt::format("batch {} kv head {}: tokens_attended {} of {}", b, h, attended, kv_len);
+    }
+    if (outputs.tokens_scanned[at] != 0) return "a dense run scanned tokens";
+  }
+  for (const double max : outputs.pseudo_max) {
+    if (max != -std::numeric_limits<double>::infinity()) return "a dense run has a pseudo-max";
+  }
+  for (const double bound : outputs.dropped_mass_bound) {
+    if (bound != 0.0) return "a dense run dropped something";
+  }
+  return "";
+}
+
 std::string check_sequence(const PagedProblem& problem, const Outputs& outputs, int32_t b) {
   const DecodeDesc& desc = problem.desc();
   const bool ffd = desc.method == Method::kFfd;
@@ -185,8 +209,9 @@ std::string check_sequence(const PagedProblem& problem, const Outputs& outputs, 
   absolute_attention.kv = &absolute;
   expected.absolute = ref::attend(absolute_attention, tiles).o;
   std::string fault = check_rows(problem, outputs, b, expected);
-  if (fault.empty() && ffd) fault = check_statistics(problem, outputs, b, expected);
-  return fault;
+  if (!fault.empty()) return fault;
+  return ffd ? check_statistics(problem, outputs, b, expected)
+             : check_dense_statistics(problem, outputs, b, attention);
 }
 
 }  // namespace

@@ -139,8 +139,10 @@ Outputs run_plan(const DecodeDesc& desc, const DecodeArgs& args, const RunOption
     outputs.status = plan.status();
     return outputs;
   }
-  GuardedBuffer workspace(plan->workspace_bytes());
-  outputs.status = plan->init(workspace.data(), nullptr);
+  const bool sparse = options.sparse_workspace;
+  GuardedBuffer workspace(sparse ? 0 : plan->workspace_bytes());
+  const SparseMemory sparse_workspace(sparse ? plan->workspace_bytes() : 1);
+  outputs.status = plan->init(sparse ? sparse_workspace.data() : workspace.data(), nullptr);
   if (!outputs.status.ok()) return outputs;
   for (int32_t i = 0; i < options.num_runs; ++i) {
     OutputBuffers buffers(desc, args, options.statistics);
@@ -183,10 +185,11 @@ Outputs run_reference(const DecodeDesc& desc, const DecodeArgs& args) {
   for (int32_t b = 0; b < args.batch.batch; ++b) {
     const ref::DecodeResult result = ref::decode(desc, args, b);
     set_sequence(desc, args, b, result.attention, &outputs);
+    if (desc.method != Method::kFfd) continue;
     append(&outputs.pseudo_max, result.pseudo_max);
     append(&outputs.dropped_mass_bound, result.dropped_mass_bound);
     append(&outputs.tokens_attended, result.tokens_attended);
-    if (desc.method == Method::kFfd) outputs.tiles.push_back(result.tiles);
+    outputs.tiles.push_back(result.tiles);
   }
   return outputs;
 }

@@ -32,6 +32,7 @@ using DecodeFn = std::function<Outputs(const DecodeDesc&, const DecodeArgs&)>;
 struct RunOptions {
   int32_t num_threads = 0;  // 0: as detected
   bool statistics = true;
+  bool sparse_workspace = false;  // one too large to fill with poison
   int32_t num_runs = 1;  // of the same plan and workspace; the last one's outputs are returned
 };
 
