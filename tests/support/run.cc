@@ -168,12 +168,15 @@ void set_sequence(const DecodeDesc& desc, const DecodeArgs& args, int32_t batch_
   outputs->lse.resize(batch * num_rows);
   for (size_t i = 0; i < num_elements; ++i) {
     const auto at = static_cast<int64_t>(b * num_elements + i);
-    store_element(outputs->o_bits.data(), desc.q_dtype, at, static_cast<float>(attention.o[i]));
+    const double o = i < attention.o.size() ? attention.o[i] : 0.0;
+    store_element(outputs->o_bits.data(), desc.q_dtype, at, static_cast<float>(o));
     outputs->o[static_cast<size_t>(at)] =
         static_cast<double>(load_element(outputs->o_bits.data(), desc.q_dtype, at));
   }
-  std::copy(attention.lse.begin(), attention.lse.end(),
-            outputs->lse.begin() + static_cast<std::ptrdiff_t>(b * num_rows));
+  for (size_t r = 0; r < num_rows; ++r) {
+    outputs->lse[b * num_rows + r] =
+        r < attention.lse.size() ? attention.lse[r] : -std::numeric_limits<double>::infinity();
+  }
 }
 
 Outputs run_reference(const DecodeDesc& desc, const DecodeArgs& args) {

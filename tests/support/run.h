@@ -44,7 +44,8 @@ const DeviceInfo& cpu_device();
 Outputs run_plan(const DecodeDesc& desc, const DecodeArgs& args, const RunOptions& options = {});
 Outputs run_reference(const DecodeDesc& desc, const DecodeArgs& args);
 
-// Outputs whose O is rounded to the dtype of Q, from fp64 rows of each sequence.
+// Stores fp64 rows as the outputs of a sequence: O rounded to the dtype of Q, rows that `attention`
+// does not have as padding.
 void set_sequence(const DecodeDesc& desc, const DecodeArgs& args, int32_t batch_idx,
                   const ref::AttentionOutput& attention, Outputs* outputs);
 
