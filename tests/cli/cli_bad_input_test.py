@@ -61,6 +61,11 @@ class BadInput(unittest.TestCase):
             (["--recent-tokens", "-1"], "--recent-tokens is -1"),
             (["--dense-layers", "0,-1"], "--dense-layers is -1"),
             (["--dense-layers", "0,x"], "--dense-layers"),
+            (["--layer-delta", "1"], '--layer-delta has "1"', "LAYER=DELTA"),
+            (["--layer-delta", "x=1"], '"x=1"'), (["--layer-delta", "0=7,1=x"], '"1=x"'),
+            (["--layer-delta", "-1=5"], "-1"), (["--layer-delta", "0=-5"], "is -5"),
+            (["--layer-delta", "0=nan"], "is nan"), (["--layer-delta", "0=1,0=2"], "twice"),
+            (["--layer-delta", "0=1", "--dense-layers", "0"], "and in --dense-layers"),
             (["--kv-type", "q4"], "q4", "f16, bf16, f32"),
             (["--device", "tpu"], "tpu", "auto, cpu"),
         ]
@@ -118,6 +123,8 @@ class BadInput(unittest.TestCase):
                      "12001 tokens", "8192")
         self.refused([*generate, "-p", "x", "--method", "ffd", "--dense-layers", "0,30"],
                      "--dense-layers has 30", "0 to 29")
+        self.refused([*generate, "-p", "x", "--method", "ffd", "--layer-delta", "30=inf"],
+                     "--layer-delta has 30", "0 to 29")
         self.refused([*generate, "-p", "\x04"], "no tokens")
         with open(MODEL, "rb") as file:
             head = file.read(4 << 20)

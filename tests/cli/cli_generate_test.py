@@ -86,7 +86,7 @@ class Generate(CommandTest):
         self.assertEqual(dense["token_ids"], again["token_ids"])
         # Shorter than sink + recent tokens: FFD attends everything.
         ffd = self.generate("-p", STORY, "-n", "8", "--temp", "0", "--method", "ffd",
-                            "--dense-layers", "0,1")
+                            "--dense-layers", "0,1", "--layer-delta", "2=inf,3=7")
         self.assertEqual((ffd["method"], ffd["kept_fraction"]), ("ffd", 1.0))
         self.assertEqual(ffd["token_ids"], dense["token_ids"])
 

@@ -60,11 +60,6 @@ class PrefillProgress {
   bool enabled_;
 };
 
-DType kv_dtype(const std::string& name) {
-  if (name == "f32") return DType::kF32;
-  return name == "bf16" ? DType::kBF16 : DType::kF16;
-}
-
 uint64_t choose_seed(int64_t seed) {
   return seed >= 0 ? static_cast<uint64_t>(seed) : uint64_t{std::random_device()()};
 }
@@ -87,19 +82,6 @@ Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t mode
   options.num_predict = std::min(options.num_predict, limit - prompt_tokens);
   if (options.context_len == 0) options.context_len = prompt_tokens + options.num_predict;
   return {};
-}
-
-Result<runner::Session> open_session(const GenerateOptions& options,
-                                     std::shared_ptr<const runner::Model> model) {
-  runner::SessionOptions session;
-  session.method = options.method == "ffd" ? Method::kFfd : Method::kDense;
-  session.ffd = options.ffd;
-  session.dense_layers = options.dense_layers;
-  session.context_len = options.context_len;
-  session.kv_dtype = kv_dtype(options.kv_type);
-  LD_ASSIGN_OR_RETURN(session.device, detect_device(DeviceType::kCpu));
-  if (options.num_threads > 0) session.device.num_threads = options.num_threads;
-  return runner::Session::create(std::move(model), session);
 }
 
 // Samples, prints and feeds tokens until something ends the text.
@@ -160,16 +142,6 @@ class Generator {
   GenerateResult& result_;
 };
 
-Status check_layers(const GenerateOptions& options, const runner::ModelConfig& config) {
-  for (int32_t layer : options.dense_layers) {
-    if (layer >= config.num_layers) {
-      return invalid_argument("--dense-layers has {}; the model has the layers 0 to {}", layer,
-                              config.num_layers - 1);
-    }
-  }
-  return {};
-}
-
 Status run_generate(GenerateOptions options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
   for (const std::string& flag : options.unused_flags) {
@@ -180,7 +152,7 @@ Status run_generate(GenerateOptions options) {
   const Stopwatch load_watch;
   GenerateResult result;
   LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.prompt.model_path));
-  LD_RETURN_IF_ERROR(check_layers(options, model->config()));
+  LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
   LD_ASSIGN_OR_RETURN(const auto encoding,
                       encode_prompt(options.prompt, prompt, model->file(), tokenizer));
@@ -190,7 +162,10 @@ Status run_generate(GenerateOptions options) {
   result.seed = choose_seed(options.seed);
   options.sampler.seed = result.seed;
   LD_ASSIGN_OR_RETURN(auto sampler, runner::Sampler::create(options.sampler));
-  LD_ASSIGN_OR_RETURN(auto session, open_session(options, model));
+  LD_ASSIGN_OR_RETURN(
+      const auto session_opts,
+      session_options(options.session, parse_method(options.method), options.context_len));
+  LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, session_opts));
   result.load_s = load_watch.seconds();
 
   const Stopwatch prefill_watch;
@@ -209,7 +184,7 @@ Status run_generate(GenerateOptions options) {
   result.model_name = model->config().name;
   result.method = options.method;
   result.kernel = session.kernel_name();
-  result.kv_type = options.kv_type;
+  result.kv_type = options.session.kv_type;
   result.num_threads = session.options().device.num_threads;
   result.context_len = session.options().context_len;
   result.stats = session.stats();

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "longdecode/attention.h"
 #include "longdecode/status.h"
 #include "runner/sampler/sampler.h"
+#include "session_options.h"
 
 namespace longdecode::tool {
 
@@ -27,14 +27,10 @@ struct GenerateOptions {
   PromptOptions prompt;
   int64_t num_predict = 128;
   int64_t context_len = 0;  // 0: prompt + num_predict, at most the model's
-  int32_t num_threads = 0;  // 0: the CPUs of this process
   int64_t seed = -1;        // -1: a random one
   runner::SamplerOptions sampler;
   std::string method = "dense";
-  FfdOptions ffd;
-  std::vector<int32_t> dense_layers;
-  std::string kv_type = "f16";
-  std::string device = "auto";
+  SessionFlags session;
   bool ignore_eos = false;
   bool progress = false;
   std::string json_path;

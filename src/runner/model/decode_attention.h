@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,10 +46,9 @@ class DecodeAttention {
   std::string kernel_name() const;
 
  private:
-  explicit DecodeAttention(BoundPlan main) : main_(std::move(main)) {}
-  BoundPlan main_;
-  std::optional<BoundPlan> dense_;   // for the layers of is_dense_, when there are any
-  std::vector<bool> is_dense_;       // [num_layers]
+  DecodeAttention() = default;
+  std::vector<BoundPlan> plans_;     // [0] is the session's method; the rest serve single layers
+  std::vector<size_t> plan_idx_;     // [num_layers] into plans_
   std::vector<int64_t> attended_;    // [num_kv_heads] of the last run
   std::vector<int64_t> bytes_read_;  // [num_kv_heads] of the last run
   float softmax_scale_ = 0.0f;

@@ -17,6 +17,34 @@
 namespace longdecode::runner {
 namespace {
 
+Status check_layers(const ModelConfig& config, const SessionOptions& options) {
+  std::vector<bool> seen(static_cast<size_t>(config.num_layers));
+  const auto check = [&](const char* name, int32_t layer) {
+    if (layer < 0 || layer >= config.num_layers) {
+      return invalid_argument("{} has layer {}; the model's layers are 0 to {}", name, layer,
+                              config.num_layers - 1);
+    }
+    return Status();
+  };
+  for (const int32_t layer : options.dense_layers) {
+    LD_RETURN_IF_ERROR(check("dense_layers", layer));
+    seen[static_cast<size_t>(layer)] = true;
+  }
+  for (const LayerDelta& entry : options.layer_deltas) {
+    LD_RETURN_IF_ERROR(check("layer_deltas", entry.layer_idx));
+    if (seen[static_cast<size_t>(entry.layer_idx)]) {
+      return invalid_argument("layer_deltas has layer {}, which it or dense_layers has already",
+                              entry.layer_idx);
+    }
+    seen[static_cast<size_t>(entry.layer_idx)] = true;
+    if (!(entry.delta >= 0.0f)) {
+      return invalid_argument("layer_deltas has delta {} for layer {}; 0 or more is needed",
+                              entry.delta, entry.layer_idx);
+    }
+  }
+  return Status();
+}
+
 Status resolve_options(const ModelConfig& config, SessionOptions* options) {
   if (options->device.type != DeviceType::kCpu) {
     return unsupported("device.type is {}; this build runs models on the CPU (0)",
@@ -34,12 +62,7 @@ Status resolve_options(const ModelConfig& config, SessionOptions* options) {
   if (options->prefill_chunk < 1) {
     return invalid_argument("prefill_chunk is {}; 1 or more is needed", options->prefill_chunk);
   }
-  for (const int32_t layer : options->dense_layers) {
-    if (layer >= 0 && layer < config.num_layers) continue;
-    return invalid_argument("dense_layers has {}; the model's layers are 0 to {}", layer,
-                            config.num_layers - 1);
-  }
-  return Status();
+  return check_layers(config, *options);
 }
 
 KvFormat cache_format(const ModelConfig& config, const SessionOptions& options) {

@@ -46,15 +46,23 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
+// The delta of one layer in place of FfdOptions::delta; infinity attends every stored key without
+// a scan, as dense_layers does.
+struct LayerDelta {
+  int32_t layer_idx = 0;
+  float delta = 0.0f;  // nats, >= 0
+};
+
 struct SessionOptions {
   Method method = Method::kDense;
-  FfdOptions ffd;                     // used when method is kFfd
-  std::vector<int32_t> dense_layers;  // kFfd: layers that attend every stored key
-  int64_t context_len = 0;            // tokens of room, 1 .. the model's; 0: the model's
-  DType kv_dtype = DType::kF16;       // of plain keys, recent keys and V
-  int32_t page_size = 128;            // tokens; kFfd: 64 or 128
-  int32_t prefill_chunk = 512;        // most tokens per prefill step, >= 1
-  DeviceInfo device;                  // of detect_device; the CPU
+  FfdOptions ffd;                        // used when method is kFfd
+  std::vector<int32_t> dense_layers;     // kFfd: layers that attend every stored key
+  std::vector<LayerDelta> layer_deltas;  // kFfd: of other layers than dense_layers, each once
+  int64_t context_len = 0;               // tokens of room, 1 .. the model's; 0: the model's
+  DType kv_dtype = DType::kF16;          // of plain keys, recent keys and V
+  int32_t page_size = 128;               // tokens; kFfd: 64 or 128
+  int32_t prefill_chunk = 512;           // most tokens per prefill step, >= 1
+  DeviceInfo device;                     // of detect_device; the CPU
 };
 
 struct SessionStats {

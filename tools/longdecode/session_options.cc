@@ -1,0 +1,171 @@
+#include "session_options.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "option_checks.h"
+
+namespace longdecode::tool {
+namespace {
+
+constexpr int32_t kMaxThreads = 1024;
+
+DType kv_dtype(const std::string& name) {
+  if (name == "f32") return DType::kF32;
+  return name == "bf16" ? DType::kBF16 : DType::kF16;
+}
+
+void add_ffd_flags(CLI::App& command, SessionFlags& flags) {
+  const char* kGroup = "Attention";
+  command
+      .add_option("--delta", flags.ffd.delta,
+                  "ffd: keep tokens within this many nats of the pseudo-max; inf: all")
+      ->envname("LONGDECODE_DELTA")
+      ->group(kGroup);
+  command
+      .add_option("--layer-delta", flags.layer_delta_texts,
+                  "ffd: delta of single layers, e.g. 0=inf,1=7; inf: attend every token, no scan")
+      ->delimiter(',')
+      ->type_name("LAYER=DELTA")
+      ->default_str("")
+      ->envname("LONGDECODE_LAYER_DELTA")
+      ->group(kGroup);
+  command
+      .add_option("--margin-sigmas", flags.ffd.margin_sigmas,
+                  "ffd: widen delta by this many deviations of the 2-bit noise")
+      ->envname("LONGDECODE_MARGIN_SIGMAS")
+      ->group(kGroup);
+  command
+      .add_flag("--certified", flags.ffd.certified,
+                "ffd: widen delta by the worst case, so that no token within it is missed")
+      ->envname("LONGDECODE_CERTIFIED")
+      ->group(kGroup);
+  command
+      .add_option("--sink-tokens", flags.ffd.sink_tokens,
+                  "ffd: first tokens, always attended exactly")
+      ->envname("LONGDECODE_SINK_TOKENS")
+      ->group(kGroup);
+  command
+      .add_option("--recent-tokens", flags.ffd.recent_tokens,
+                  "ffd: last tokens, always attended exactly")
+      ->envname("LONGDECODE_RECENT_TOKENS")
+      ->group(kGroup);
+  command
+      .add_option("--dense-layers", flags.dense_layers,
+                  "ffd: layers that attend every token, e.g. 0,1")
+      ->delimiter(',')
+      ->type_name("LAYERS")
+      ->default_str("")
+      ->envname("LONGDECODE_DENSE_LAYERS")
+      ->group(kGroup);
+}
+
+// "3=7.5": a layer and its delta.
+Result<runner::LayerDelta> parse_layer_delta(const std::string& text) {
+  const size_t equals = text.find('=');
+  const std::string layer = text.substr(0, equals);
+  const std::string delta = equals == std::string::npos ? "" : text.substr(equals + 1);
+  char* layer_end = nullptr;
+  char* delta_end = nullptr;
+  const long long layer_idx = std::strtoll(layer.c_str(), &layer_end, 10);
+  const float value = std::strtof(delta.c_str(), &delta_end);
+  if (layer.empty() || delta.empty() || *layer_end != '\0' || *delta_end != '\0') {
+    return invalid_argument("--layer-delta has \"{}\"; allowed: LAYER=DELTA, e.g. 0=inf,1=7", text);
+  }
+  LD_RETURN_IF_ERROR(check_within("the layer of --layer-delta", layer_idx, 0, kMaxCount));
+  LD_RETURN_IF_ERROR(check_non_negative("the delta of --layer-delta", value, true));
+  return runner::LayerDelta{static_cast<int32_t>(layer_idx), value};
+}
+
+Status check_layer_deltas(SessionFlags& flags) {
+  for (const std::string& text : flags.layer_delta_texts) {
+    LD_ASSIGN_OR_RETURN(const runner::LayerDelta entry, parse_layer_delta(text));
+    const auto same = [&](const runner::LayerDelta& other) {
+      return other.layer_idx == entry.layer_idx;
+    };
+    if (std::any_of(flags.layer_deltas.begin(), flags.layer_deltas.end(), same)) {
+      return invalid_argument("--layer-delta names layer {} twice", entry.layer_idx);
+    }
+    const auto& dense = flags.dense_layers;
+    if (std::find(dense.begin(), dense.end(), entry.layer_idx) != dense.end()) {
+      return invalid_argument("layer {} is in --layer-delta and in --dense-layers",
+                              entry.layer_idx);
+    }
+    flags.layer_deltas.push_back(entry);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_session_flags(CLI::App& command, SessionFlags& flags) {
+  command
+      .add_option("-t,--threads", flags.num_threads, "Threads (default: the CPUs of the process)")
+      ->envname("LONGDECODE_THREADS")
+      ->default_str("");
+  command.add_option("--device", flags.device, "auto or cpu")->envname("LONGDECODE_DEVICE");
+  add_ffd_flags(command, flags);
+  command.add_option("--kv-type", flags.kv_type, "Type of keys and values: f16, bf16 or f32")
+      ->envname("LONGDECODE_KV_TYPE")
+      ->group("Attention");
+}
+
+Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
+  if (command.count("--threads") > 0) {
+    LD_RETURN_IF_ERROR(check_within("-t", flags.num_threads, 1, kMaxThreads));
+  }
+  LD_RETURN_IF_ERROR(check_non_negative("--delta", flags.ffd.delta, true));
+  LD_RETURN_IF_ERROR(check_non_negative("--margin-sigmas", flags.ffd.margin_sigmas, false));
+  LD_RETURN_IF_ERROR(check_within("--sink-tokens", flags.ffd.sink_tokens, 0, kMaxCount));
+  LD_RETURN_IF_ERROR(check_within("--recent-tokens", flags.ffd.recent_tokens, 0, kMaxCount));
+  for (int32_t layer : flags.dense_layers) {
+    LD_RETURN_IF_ERROR(check_within("--dense-layers", layer, 0, kMaxCount));
+  }
+  LD_RETURN_IF_ERROR(check_layer_deltas(flags));
+  LD_RETURN_IF_ERROR(check_choice("--kv-type", flags.kv_type, {"f16", "bf16", "f32"}));
+  return check_choice("--device", flags.device, {"auto", "cpu"});
+}
+
+Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {
+  const auto check = [&](const char* flag, int32_t layer) {
+    if (layer < config.num_layers) return Status();
+    return invalid_argument("{} has {}; the model has the layers 0 to {}", flag, layer,
+                            config.num_layers - 1);
+  };
+  for (int32_t layer : flags.dense_layers) LD_RETURN_IF_ERROR(check("--dense-layers", layer));
+  for (const auto& entry : flags.layer_deltas) {
+    LD_RETURN_IF_ERROR(check("--layer-delta", entry.layer_idx));
+  }
+  return {};
+}
+
+std::vector<std::string> given_ffd_flags(const CLI::App& command) {
+  std::vector<std::string> given;
+  for (const char* flag : {"--delta", "--layer-delta", "--margin-sigmas", "--certified",
+                           "--sink-tokens", "--recent-tokens", "--dense-layers"}) {
+    if (command.count(flag) > 0) given.push_back(flag);
+  }
+  return given;
+}
+
+Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method method,
+                                               int64_t context_len) {
+  runner::SessionOptions options;
+  options.method = method;
+  options.ffd = flags.ffd;
+  options.dense_layers = flags.dense_layers;
+  options.layer_deltas = flags.layer_deltas;
+  options.context_len = context_len;
+  options.kv_dtype = kv_dtype(flags.kv_type);
+  LD_ASSIGN_OR_RETURN(options.device, detect_device(DeviceType::kCpu));
+  if (flags.num_threads > 0) options.device.num_threads = flags.num_threads;
+  return options;
+}
+
+Method parse_method(const std::string& name) {
+  return name == "ffd" ? Method::kFfd : Method::kDense;
+}
+
+}  // namespace longdecode::tool

@@ -1,0 +1,46 @@
+// Flags of every command that runs a model: device, threads, attention. The method is the
+// command's own flag, because some take one and some a list.
+#ifndef LONGDECODE_TOOLS_SESSION_OPTIONS_H_
+#define LONGDECODE_TOOLS_SESSION_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longdecode/attention.h"
+#include "longdecode/status.h"
+#include "runner/model/session.h"
+
+namespace longdecode::tool {
+
+struct SessionFlags {
+  std::string device = "auto";
+  int32_t num_threads = 0;  // 0: the CPUs of this process
+  FfdOptions ffd;
+  std::vector<int32_t> dense_layers;
+  std::vector<std::string> layer_delta_texts;    // "LAYER=DELTA", as given
+  std::vector<runner::LayerDelta> layer_deltas;  // filled by the check
+  std::string kv_type = "f16";
+};
+
+void add_session_flags(CLI::App& command, SessionFlags& flags);
+
+// After parsing, before any work: every value is in range. Fills layer_deltas.
+Status check_session_flags(const CLI::App& command, SessionFlags& flags);
+
+// Of a model that is there: every layer named by a flag exists.
+Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config);
+
+// Flags given on the command line that have no effect without FFD.
+std::vector<std::string> given_ffd_flags(const CLI::App& command);
+
+Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method method,
+                                               int64_t context_len);
+
+// "dense" or "ffd", checked before.
+Method parse_method(const std::string& name);
+
+}  // namespace longdecode::tool
+
+#endif  // LONGDECODE_TOOLS_SESSION_OPTIONS_H_
