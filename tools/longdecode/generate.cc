@@ -1,8 +1,5 @@
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 #include <random>
@@ -16,6 +13,7 @@
 #include "generate_options.h"
 #include "generate_report.h"
 #include "output.h"
+#include "progress.h"
 #include "prompt.h"
 #include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
@@ -32,33 +30,6 @@ Examples:
   longdecode generate -m model.gguf -f long.txt --method ffd --delta 7 --dense-layers 0,1 --json -
 
 Every option with (Env:...) can be set in the environment, too; the command line wins.)";
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-// Shows how far the prefill is: one line rewritten on a terminal, else a line per call.
-class PrefillProgress {
- public:
-  explicit PrefillProgress(bool forced)
-      : terminal_(isatty(STDERR_FILENO) != 0), enabled_(forced || terminal_) {}
-
-  void operator()(int64_t done, int64_t total) const {
-    if (!enabled_) return;
-    fmt::print(stderr, "{}prefill {}/{} tokens ({}%){}", terminal_ ? "\r" : "", done, total,
-               100 * done / total, terminal_ && done < total ? "" : "\n");
-  }
-
- private:
-  bool terminal_;
-  bool enabled_;
-};
 
 uint64_t choose_seed(int64_t seed) {
   return seed >= 0 ? static_cast<uint64_t>(seed) : uint64_t{std::random_device()()};
@@ -169,7 +140,7 @@ Status run_generate(GenerateOptions options) {
   result.load_s = load_watch.seconds();
 
   const Stopwatch prefill_watch;
-  LD_RETURN_IF_ERROR(session.prefill(encoding.ids, PrefillProgress(options.progress)));
+  LD_RETURN_IF_ERROR(session.prefill(encoding.ids, Progress("prefill", options.progress)));
   result.prefill_s = prefill_watch.seconds();
 
   const bool print_text = !output.is_stdout();
