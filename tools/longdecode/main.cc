@@ -48,6 +48,7 @@ int run(int argc, char** argv) {
   Status outcome;
   add_generate(app, outcome);
   add_tokenize(app, outcome);
+  add_perplexity(app, outcome);
   add_info(app, outcome);
   CLI::App* bench = app.add_subcommand("bench", "Measure an operation on made-up inputs");
   bench->require_subcommand(1);

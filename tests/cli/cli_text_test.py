@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The commands that run a model over a text: perplexity."""
+import json
+import math
+import pathlib
+import tempfile
+import unittest
+
+from support import HAS_MODEL, MODEL, NO_MODEL, QUICK, ROOT, run
+
+TEXT = ROOT / "LICENSE"
+PERPLEXITY_KEYS = {"perplexity", "scored_tokens", "kept_fraction", "decode_tok_s",
+                   "kv_bytes_read_per_token", "method", "model", "context_len"}
+
+
+class TextTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def json_of(self, *args):
+        result = run(*args, "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        return json.loads(result.stdout)
+
+    def refused(self, args, *parts):
+        before = sorted(self.folder.iterdir())
+        result = run(*args)
+        error = result.stderr.decode()
+        with self.subTest(args=[str(arg) for arg in args]):
+            self.assertEqual((result.returncode, result.stdout), (2, b""), error)
+            self.assertEqual(len(error.splitlines()), 1, error)
+            for part in parts:
+                self.assertIn(str(part), error)
+            self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
+class BadInput(TextTest):
+    def test_flags(self):
+        common = ["perplexity", "-m", "none.gguf", "-f", TEXT]
+        self.refused(["perplexity", "-f", TEXT], "-m FILE")
+        self.refused(["perplexity", "-m", "none.gguf"], "-f FILE")
+        self.refused(common, "none.gguf")
+        for flags, *parts in ((["-c", "3"], "-c is 3", "4"), (["-c", "-1"], "-c is -1"),
+                              (["--method", "magic"], "dense, ffd"), (["-t", "0"], "-t is 0"),
+                              (["--delta", "-1"], "--delta is -1"),
+                              (["--json", self.folder], "directory")):
+            self.refused([*common, *flags], *parts)
+
+    @unittest.skipUnless(HAS_MODEL, NO_MODEL)
+    def test_texts(self):
+        def perplexity(path, *flags):
+            return ["perplexity", "-m", MODEL, "-f", path, *flags]
+
+        def write(name, data):
+            (self.folder / name).write_bytes(data)
+            return self.folder / name
+
+        self.refused(perplexity(TEXT, "-c", "6144"), "2215 tokens", "6144")
+        self.refused(perplexity(TEXT, "-c", "8193"), "8193", "8192")
+        self.refused(perplexity(write("short.txt", b"a b")), "2 tokens", "4")
+        self.refused(perplexity(write("empty.txt", b"")), "empty")
+        self.refused(perplexity(write("text.gz", b"\x1f\x8b\x08\x00")), "not UTF-8")
+        self.refused(perplexity(self.folder / "none.txt"), "none.txt")
+        self.refused(perplexity(TEXT, "-c", "64", "--method", "ffd", "--dense-layers", "30"),
+                     "--dense-layers has 30", "0 to 29")
+
+
+@unittest.skipUnless(HAS_MODEL, NO_MODEL)
+@unittest.skipIf(QUICK, "LONGDECODE_TEST_QUICK is set")
+class Perplexity(TextTest):
+    def perplexity(self, *flags, text=TEXT):
+        return self.json_of("perplexity", "-m", MODEL, "-f", text, *flags)
+
+    def test_methods_agree(self):
+        dense = self.perplexity("-c", "65")
+        self.assertLessEqual(PERPLEXITY_KEYS, dense.keys())
+        self.assertEqual((dense["scored_tokens"], dense["context_len"], dense["method"],
+                          dense["kept_fraction"]), (33, 65, "dense", 1.0))
+        self.assertAlmostEqual(math.exp(dense["neg_log_likelihood"] / 33), dense["perplexity"], 6)
+        self.assertGreater(dense["perplexity"], 1.0)
+        self.assertLess(dense["perplexity"], 50.0)  # chance is 49152
+        # Shorter than sink + recent tokens: FFD attends everything.
+        ffd = self.perplexity("-c", "65", "--method", "ffd")
+        self.assertEqual((ffd["kept_fraction"], ffd["delta"]), (1.0, 5.0))
+        self.assertAlmostEqual(ffd["perplexity"] / dense["perplexity"], 1.0, 2)
+
+    def test_text_that_can_be_foreseen(self):
+        text = self.folder / "repeated.txt"
+        text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+        result = self.perplexity(text=text)
+        self.assertEqual(result["scored_tokens"],
+                         result["context_len"] - result["context_len"] // 2)
+        self.assertLess(result["perplexity"], 1.5)
+
+    def test_table_and_progress(self):
+        result = run("perplexity", "-m", MODEL, "-f", TEXT, "-c", "40", "--progress", "--delta", "3")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(b"over 20 tokens, dense", result.stdout)
+        for part in (b"prefill 19/19", b"decode 20/20", b"--delta has no effect"):
+            self.assertIn(part, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,44 @@
+#include "text_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "prompt.h"
+#include "runner/tokenizer/from_gguf.h"
+
+namespace longdecode::tool {
+
+Status check_model_path(const std::string& model_path) {
+  if (!model_path.empty()) return {};
+  return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");
+}
+
+Result<std::vector<int32_t>> read_text_tokens(const std::string& path, const runner::Model& model,
+                                              int64_t context_len, int64_t min_tokens) {
+  const int64_t model_context = model.config().context_len;
+  if (context_len > model_context) {
+    return invalid_argument("-c is {}; the context of the model is {} tokens", context_len,
+                            model_context);
+  }
+  PromptOptions options;
+  options.file_path = path;
+  LD_ASSIGN_OR_RETURN(const std::string text, read_prompt(options));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model.file()));
+  LD_ASSIGN_OR_RETURN(auto encoding, encode_prompt(options, text, model.file(), tokenizer));
+  std::vector<int32_t> tokens = std::move(encoding.ids);
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  if (num_tokens < context_len) {
+    return invalid_argument("-f {} has {} tokens; -c needs {}", path, num_tokens, context_len);
+  }
+  if (num_tokens < min_tokens) {
+    return invalid_argument("-f {} has {} tokens; {} or more are needed", path, num_tokens,
+                            min_tokens);
+  }
+  tokens.resize(
+      static_cast<size_t>(context_len > 0 ? context_len : std::min(num_tokens, model_context)));
+  return tokens;
+}
+
+}  // namespace longdecode::tool
