@@ -62,6 +62,17 @@ inline std::vector<uint8_t> random_weights(runner::GgmlType type, int64_t num_we
   return bytes;
 }
 
+// Copies what scales each block (not the Q6_K groups' own scales) between weights of one type.
+inline void copy_block_scales(runner::GgmlType type, const std::vector<uint8_t>& from,
+                              std::vector<uint8_t>* to) {
+  const auto block_bytes = static_cast<size_t>(runner::ggml_type_info(type).block_bytes);
+  const size_t begin = type == runner::GgmlType::kQ6_K ? 208 : 0;
+  const size_t size = type == runner::GgmlType::kQ4_1 ? 4 : 2;
+  for (size_t at = begin; at < to->size(); at += block_bytes) {
+    std::memcpy(to->data() + at, from.data() + at, size);
+  }
+}
+
 inline double half_at(const uint8_t* from) {
   uint16_t bits;
   std::memcpy(&bits, from, 2);

@@ -2,6 +2,7 @@
 // forward pass.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,18 @@ TEST_F(SessionTest, DecodeMatchesDoubleForward) {
   Session session = make(two_threads);
   EXPECT_TRUE(session.logits().empty());
   EXPECT_LT(error_of(&session, 1, 200), kDecodeError);
+}
+
+TEST_F(SessionTest, DecodeDoesNotDependOnTheNumberOfThreads) {
+  std::vector<float> logits;
+  for (const int32_t num_threads : {1, 2, 5}) {
+    SessionOptions threads = options();
+    threads.device.num_threads = num_threads;
+    Session session = make(threads);
+    (void)error_of(&session, 1, 80);  // below one split of attention, whose merging rounds
+    if (logits.empty()) logits.assign(session.logits().begin(), session.logits().end());
+    EXPECT_TRUE(std::equal(logits.begin(), logits.end(), session.logits().begin())) << num_threads;
+  }
 }
 
 TEST_F(SessionTest, HalfPrecisionCaches) {

@@ -1,6 +1,5 @@
 #include "runner/linear/linear.h"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -20,9 +19,9 @@ Status Linear::run(std::initializer_list<Product> products, const float* x, int6
     for (const Product& product : products) LD_RETURN_IF_ERROR(gemm_.run(*product.w, product.y));
     return Status();
   }
-  const bool quantize = std::any_of(products.begin(), products.end(),
-                                    [](const Product& product) { return product.w->quantized(); });
-  input_.set(x, num_x, num_cols, quantize);
+  XForms forms = 0;
+  for (const Product& product : products) forms |= x_form(product.w->type, input_.isa());
+  input_.set(x, num_x, num_cols, forms);
   matvec(std::span(products.begin(), products.size()), input_, num_threads_);
   return Status();
 }

@@ -20,6 +20,7 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       weights_(&weights),
       num_threads_(num_threads),
       linear_(std::move(linear)),
+      token_step_(config, weights, num_threads, best_matvec_isa()),
       rope_frequencies_(static_cast<size_t>(config.rope_dim / 2)) {
   const auto resize = [max_tokens](std::vector<float>* buffer, int64_t dim) {
     buffer->resize(static_cast<size_t>(max_tokens * dim));
@@ -42,6 +43,22 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t first_position,
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   embed(tokens);
   fill_rope_table(num_tokens, first_position);
+  return num_tokens == 1 ? run_one(attention, logits) : run_many(num_tokens, attention, logits);
+}
+
+Status Transformer::run_one(const AttentionFunction& attention, float* logits) {
+  const TokenActivations activations{x_.data(), q_.data(),    k_.data(),  v_.data(),
+                                     o_.data(), gate_.data(), up_.data(), logits};
+  token_step_.start(activations);
+  for (int32_t layer_idx = 0; layer_idx < config_->num_layers; ++layer_idx) {
+    LD_RETURN_IF_ERROR(attend(layer_idx, 1, attention));
+    token_step_.finish_layer(layer_idx, activations);
+  }
+  return Status();
+}
+
+Status Transformer::run_many(int64_t num_tokens, const AttentionFunction& attention,
+                             float* logits) {
   for (int32_t layer_idx = 0; layer_idx < config_->num_layers; ++layer_idx) {
     LD_RETURN_IF_ERROR(run_attention(layer_idx, num_tokens, attention));
     LD_RETURN_IF_ERROR(run_ffn(weights_->layers[static_cast<size_t>(layer_idx)], num_tokens));
@@ -80,14 +97,9 @@ void Transformer::normalize(int64_t num_tokens, const float* weight) {
   }
 }
 
-Status Transformer::run_attention(int32_t layer_idx, int64_t num_tokens,
-                                  const AttentionFunction& attention) {
-  const LayerWeights& layer = weights_->layers[static_cast<size_t>(layer_idx)];
-  const int64_t hidden = config_->hidden_dim;
-  normalize(num_tokens, layer.attn_norm);
-  LD_RETURN_IF_ERROR(
-      linear_.run({{&layer.q, q_.data()}, {&layer.k, k_.data()}, {&layer.v, v_.data()}},
-                  normed_.data(), num_tokens, hidden));
+// From the products q, k, v to attention's output.
+Status Transformer::attend(int32_t layer_idx, int64_t num_tokens,
+                           const AttentionFunction& attention) {
   const int64_t half = config_->rope_dim / 2;
 #pragma omp parallel for num_threads(num_threads_) schedule(static) if (num_tokens > 8)
   for (int64_t t = 0; t < num_tokens; ++t) {
@@ -98,8 +110,18 @@ Status Transformer::run_attention(int32_t layer_idx, int64_t num_tokens,
     rotate_pairs(k_.data() + t * config_->kv_dim(), cos, sin, config_->num_kv_heads,
                  config_->head_dim, config_->rope_dim);
   }
+  return attention({layer_idx, num_tokens, q_.data(), k_.data(), v_.data(), o_.data()});
+}
+
+Status Transformer::run_attention(int32_t layer_idx, int64_t num_tokens,
+                                  const AttentionFunction& attention) {
+  const LayerWeights& layer = weights_->layers[static_cast<size_t>(layer_idx)];
+  const int64_t hidden = config_->hidden_dim;
+  normalize(num_tokens, layer.attn_norm);
   LD_RETURN_IF_ERROR(
-      attention({layer_idx, num_tokens, q_.data(), k_.data(), v_.data(), o_.data()}));
+      linear_.run({{&layer.q, q_.data()}, {&layer.k, k_.data()}, {&layer.v, v_.data()}},
+                  normed_.data(), num_tokens, hidden));
+  LD_RETURN_IF_ERROR(attend(layer_idx, num_tokens, attention));
   LD_RETURN_IF_ERROR(linear_.run({{&layer.attn_output, projected_.data()}}, o_.data(), num_tokens,
                                  config_->q_dim()));
   add(x_.data(), projected_.data(), num_tokens * hidden);

@@ -10,6 +10,7 @@
 #include "longdecode/status.h"
 #include "runner/linear/linear.h"
 #include "runner/model/config.h"
+#include "runner/model/token_step.h"
 #include "runner/model/weights.h"
 
 namespace longdecode::runner {
@@ -44,6 +45,9 @@ class Transformer {
   void embed(std::span<const int32_t> tokens);
   void fill_rope_table(int64_t num_tokens, int64_t first_position);
   void normalize(int64_t num_tokens, const float* weight);
+  Status run_one(const AttentionFunction& attention, float* logits);
+  Status run_many(int64_t num_tokens, const AttentionFunction& attention, float* logits);
+  Status attend(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
   Status run_attention(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
   Status run_ffn(const LayerWeights& layer, int64_t num_tokens);
 
@@ -51,6 +55,7 @@ class Transformer {
   const ModelWeights* weights_;
   int32_t num_threads_;
   Linear linear_;
+  TokenStep token_step_;
   std::vector<double> rope_frequencies_;       // [rope_dim / 2] radians per position
   std::vector<float> cos_, sin_;               // [max_tokens, rope_dim / 2]
   std::vector<float> x_, normed_, projected_;  // [max_tokens, hidden_dim]
