@@ -133,7 +133,7 @@ TEST_F(SessionTest, BadOptionsAreRefusedByName) {
       [](SessionOptions* o) {
         o->dense_layers = {0, 2};
       },
-      kInvalid, "dense_layers has 2; the model's layers are 0 to 1");
+      kInvalid, "dense_layers has layer 2; the model's layers are 0 to 1");
   expect([](SessionOptions* o) { o->device.num_threads = 0; }, kInvalid, "num_threads is 0");
   expect([](SessionOptions* o) { o->device.type = DeviceType::kCuda; }, StatusCode::kUnsupported,
          "device.type is 1");
