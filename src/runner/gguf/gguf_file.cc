@@ -57,6 +57,7 @@ Result<GgufFile> GgufFile::from_bytes(std::vector<uint8_t> bytes, const std::str
 }
 
 const std::string& GgufFile::path() const { return impl_->path; }
+std::span<const uint8_t> GgufFile::bytes() const { return impl_->bytes; }
 uint32_t GgufFile::version() const { return impl_->contents.version; }
 int64_t GgufFile::num_bytes() const { return static_cast<int64_t>(impl_->bytes.size()); }
 const std::vector<std::string_view>& GgufFile::keys() const { return impl_->contents.keys; }

@@ -69,6 +69,7 @@ class GgufFile {
   const std::string& path() const;
   uint32_t version() const;
   int64_t num_bytes() const;
+  std::span<const uint8_t> bytes() const;             // the whole file
   const std::vector<std::string_view>& keys() const;  // in the order of the file
 
   // --- Metadata. Views stay valid as long as the file object. ---

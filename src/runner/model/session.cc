@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "longdecode/kv_cache.h"
 #include "ops/backends.h"
 #include "runner/model/decode_attention.h"
 #include "runner/model/transformer.h"
@@ -83,6 +83,19 @@ Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& opti
   return KvCache::create(desc, options.device);
 }
 
+class Stopwatch {
+ public:
+  // Adds the seconds since the construction or the last call.
+  void lap(double* seconds) {
+    const auto now = std::chrono::steady_clock::now();
+    *seconds += std::chrono::duration<double>(now - start_).count();
+    start_ = now;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 struct Session::Impl {
@@ -94,10 +107,13 @@ struct Session::Impl {
   Transformer transformer;
   std::vector<float> logits;
   int64_t num_tokens = 0;
+  StepTimes prefill_times;
+  StepTimes decode_times;
 
   Status check_tokens(std::span<const int32_t> tokens) const;
   Status step(std::span<const int32_t> tokens, bool decode, bool want_logits);
   Status attend(const AttentionStep& step, bool decode);
+  Status prefill_attend(const AttentionStep& step);
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -126,7 +142,9 @@ Result<Session> Session::create(std::shared_ptr<const Model> model, const Sessio
                                                   std::move(decode_attention),
                                                   std::move(transformer),
                                                   {},
-                                                  0}));
+                                                  0,
+                                                  {},
+                                                  {}}));
   } catch (const std::bad_alloc&) {
     return out_of_memory("activations for prefill_chunk {} do not fit", max_tokens);
   }
@@ -149,6 +167,9 @@ Status Session::Impl::check_tokens(std::span<const int32_t> tokens) const {
 }
 
 Status Session::Impl::step(std::span<const int32_t> tokens, bool decode, bool want_logits) {
+  Stopwatch watch;
+  StepTimes& times = decode ? decode_times : prefill_times;
+  const double linear_before = transformer.linear_s();
   const std::array<SequenceId, 1> sequences = {sequence};
   const std::array<int32_t, 1> new_tokens = {static_cast<int32_t>(tokens.size())};
   LD_RETURN_IF_ERROR(cache.reserve(sequences, new_tokens));
@@ -158,6 +179,8 @@ Status Session::Impl::step(std::span<const int32_t> tokens, bool decode, bool wa
       want_logits ? logits.data() : nullptr));
   LD_RETURN_IF_ERROR(cache.commit());
   num_tokens += static_cast<int64_t>(tokens.size());
+  times.linear_s += transformer.linear_s() - linear_before;
+  watch.lap(&times.total_s);
   return Status();
 }
 
@@ -167,13 +190,22 @@ Status Session::Impl::attend(const AttentionStep& step, bool decode) {
     return TensorView::contiguous(data, DType::kF32,
                                   {1, step.num_tokens, num_heads, config.head_dim});
   };
+  Stopwatch watch;
+  StepTimes& times = decode ? decode_times : prefill_times;
   LD_RETURN_IF_ERROR(cache.append(step.layer_idx, view(step.k, config.num_kv_heads),
                                   view(step.v, config.num_kv_heads), nullptr));
-  if (decode) {
-    return decode_attention.run(step.layer_idx, view(step.q, config.num_q_heads),
-                                view(step.o, config.num_q_heads), cache.layer(step.layer_idx),
-                                cache.step());
-  }
+  watch.lap(&times.append_s);
+  const Status status = decode
+                            ? decode_attention.run(step.layer_idx, view(step.q, config.num_q_heads),
+                                                   view(step.o, config.num_q_heads),
+                                                   cache.layer(step.layer_idx), cache.step())
+                            : prefill_attend(step);
+  watch.lap(&times.attention_s);
+  return status;
+}
+
+Status Session::Impl::prefill_attend(const AttentionStep& step) {
+  const ModelConfig& config = model->config();
   PrefillArgs args;
   args.q = TensorView::contiguous(step.q, DType::kF32,
                                   {step.num_tokens, config.num_q_heads, config.head_dim});
@@ -207,6 +239,35 @@ Status Session::decode(int32_t token) {
   return Status();
 }
 
+const KvCache& Session::cache() const { return impl_->cache; }
+
+Status Session::restore(int64_t num_tokens, std::span<const float> logits,
+                        const std::function<Status()>& fill) {
+  const int64_t context_len = impl_->options.context_len;
+  const auto vocab_size = static_cast<size_t>(impl_->model->config().vocab_size);
+  if (num_tokens < 0 || num_tokens > context_len) {
+    return invalid_argument("num_tokens is {}; the context allows 0 to {}", num_tokens,
+                            context_len);
+  }
+  if (logits.size() != (num_tokens == 0 ? 0 : vocab_size)) {
+    return invalid_argument("logits has {} values; {} are needed", logits.size(),
+                            num_tokens == 0 ? 0 : vocab_size);
+  }
+  impl_->num_tokens = 0;
+  impl_->logits.clear();
+  LD_RETURN_IF_ERROR(impl_->cache.free_sequence(impl_->sequence));
+  LD_ASSIGN_OR_RETURN(impl_->sequence, impl_->cache.add_sequence());
+  if (num_tokens == 0) return Status();
+  const std::array<SequenceId, 1> sequences = {impl_->sequence};
+  const std::array<int32_t, 1> new_tokens = {static_cast<int32_t>(num_tokens)};
+  LD_RETURN_IF_ERROR(impl_->cache.reserve(sequences, new_tokens));
+  LD_RETURN_IF_ERROR(fill());
+  LD_RETURN_IF_ERROR(impl_->cache.commit());
+  impl_->num_tokens = num_tokens;
+  impl_->logits.assign(logits.begin(), logits.end());
+  return Status();
+}
+
 std::span<const float> Session::logits() const { return impl_->logits; }
 int64_t Session::num_tokens() const { return impl_->num_tokens; }
 const SessionOptions& Session::options() const { return impl_->options; }
@@ -215,6 +276,8 @@ std::string Session::kernel_name() const { return impl_->decode_attention.kernel
 SessionStats Session::stats() const {
   SessionStats stats;
   impl_->decode_attention.fill(&stats);
+  stats.prefill_times = impl_->prefill_times;
+  stats.decode_times = impl_->decode_times;
   const KvFormat& format = impl_->cache.desc().format;
   const int64_t pages = impl_->cache.desc().num_pages - impl_->cache.num_free_pages();
   const auto page_bytes = static_cast<int64_t>(format.bytes_per_token() * format.page_size);

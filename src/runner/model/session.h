@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "longdecode/attention.h"
+#include "longdecode/kv_cache.h"
 #include "longdecode/status.h"
 #include "longdecode/types.h"
 #include "runner/gguf/gguf_file.h"
@@ -65,11 +66,22 @@ struct SessionOptions {
   DeviceInfo device;                     // of detect_device; the CPU
 };
 
+// Where the seconds of a kind of step went. The rest is what no other member names.
+struct StepTimes {
+  double linear_s = 0.0;
+  double attention_s = 0.0;
+  double append_s = 0.0;
+  double total_s = 0.0;
+  double rest_s() const { return total_s - linear_s - attention_s - append_s; }
+};
+
 struct SessionStats {
   int64_t decode_steps = 0;
   double kept_fraction = 1.0;            // mean over kv heads, layers and decode steps; 1 for dense
   int64_t kv_bytes = 0;                  // pages (and rings) that hold tokens now, all layers
   double kv_bytes_read_per_token = 0.0;  // mean over decode steps, sum over layers
+  StepTimes prefill_times;
+  StepTimes decode_times;
 };
 
 // One sequence. Not for concurrent use; a call that fails leaves the tokens as they were, except
@@ -92,6 +104,15 @@ class Session {
 
   // Of the last token: fp32 [vocab_size], valid until the next call; empty before the first.
   std::span<const float> logits() const;
+
+  // For who keeps sequences elsewhere (runner/prompt_cache). The cache's step() names the pages and
+  // the slot of the sequence as long as that has tokens.
+  const KvCache& cache() const;
+  // Replaces the sequence by one of num_tokens tokens: `fill` writes what the cache holds of them
+  // to the pages of cache().step(), `logits` are the last token's. num_tokens 0 just empties it.
+  // The sequence is empty when this fails.
+  Status restore(int64_t num_tokens, std::span<const float> logits,
+                 const std::function<Status()>& fill);
 
   int64_t num_tokens() const;
   SessionStats stats() const;

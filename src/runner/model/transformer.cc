@@ -1,5 +1,6 @@
 #include "runner/model/transformer.h"
 
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -7,6 +8,24 @@
 #include "runner/model/elementwise.h"
 
 namespace longdecode::runner {
+namespace {
+
+// Adds the seconds of its life to *seconds.
+class AddSeconds {
+ public:
+  explicit AddSeconds(double* seconds) : seconds_(seconds) {}
+  ~AddSeconds() {
+    *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  AddSeconds(const AddSeconds&) = delete;
+  AddSeconds& operator=(const AddSeconds&) = delete;
+
+ private:
+  double* seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 Result<Transformer> Transformer::create(const ModelConfig& config, const ModelWeights& weights,
                                         int64_t max_tokens, int32_t num_threads) {
@@ -49,9 +68,13 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t first_position,
 Status Transformer::run_one(const AttentionFunction& attention, float* logits) {
   const TokenActivations activations{x_.data(), q_.data(),    k_.data(),  v_.data(),
                                      o_.data(), gate_.data(), up_.data(), logits};
-  token_step_.start(activations);
+  {
+    const AddSeconds timer(&linear_s_);
+    token_step_.start(activations);
+  }
   for (int32_t layer_idx = 0; layer_idx < config_->num_layers; ++layer_idx) {
     LD_RETURN_IF_ERROR(attend(layer_idx, 1, attention));
+    const AddSeconds timer(&linear_s_);
     token_step_.finish_layer(layer_idx, activations);
   }
   return Status();
@@ -67,7 +90,7 @@ Status Transformer::run_many(int64_t num_tokens, const AttentionFunction& attent
   const int64_t hidden = config_->hidden_dim;
   rms_norm(x_.data() + (num_tokens - 1) * hidden, weights_->output_norm, hidden, config_->rms_eps,
            normed_.data());
-  return linear_.run({{&weights_->output, logits}}, normed_.data(), 1, hidden);
+  return multiply({{&weights_->output, logits}}, normed_.data(), 1, hidden);
 }
 
 void Transformer::embed(std::span<const int32_t> tokens) {
@@ -113,17 +136,22 @@ Status Transformer::attend(int32_t layer_idx, int64_t num_tokens,
   return attention({layer_idx, num_tokens, q_.data(), k_.data(), v_.data(), o_.data()});
 }
 
+Status Transformer::multiply(std::initializer_list<Product> products, const float* x, int64_t num_x,
+                             int64_t num_cols) {
+  const AddSeconds timer(&linear_s_);
+  return linear_.run(products, x, num_x, num_cols);
+}
+
 Status Transformer::run_attention(int32_t layer_idx, int64_t num_tokens,
                                   const AttentionFunction& attention) {
   const LayerWeights& layer = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t hidden = config_->hidden_dim;
   normalize(num_tokens, layer.attn_norm);
-  LD_RETURN_IF_ERROR(
-      linear_.run({{&layer.q, q_.data()}, {&layer.k, k_.data()}, {&layer.v, v_.data()}},
-                  normed_.data(), num_tokens, hidden));
+  LD_RETURN_IF_ERROR(multiply({{&layer.q, q_.data()}, {&layer.k, k_.data()}, {&layer.v, v_.data()}},
+                              normed_.data(), num_tokens, hidden));
   LD_RETURN_IF_ERROR(attend(layer_idx, num_tokens, attention));
-  LD_RETURN_IF_ERROR(linear_.run({{&layer.attn_output, projected_.data()}}, o_.data(), num_tokens,
-                                 config_->q_dim()));
+  LD_RETURN_IF_ERROR(
+      multiply({{&layer.attn_output, projected_.data()}}, o_.data(), num_tokens, config_->q_dim()));
   add(x_.data(), projected_.data(), num_tokens * hidden);
   return Status();
 }
@@ -132,14 +160,14 @@ Status Transformer::run_ffn(const LayerWeights& layer, int64_t num_tokens) {
   const int64_t hidden = config_->hidden_dim;
   const int64_t ffn = config_->ffn_dim;
   normalize(num_tokens, layer.ffn_norm);
-  LD_RETURN_IF_ERROR(linear_.run({{&layer.ffn_gate, gate_.data()}, {&layer.ffn_up, up_.data()}},
-                                 normed_.data(), num_tokens, hidden));
+  LD_RETURN_IF_ERROR(multiply({{&layer.ffn_gate, gate_.data()}, {&layer.ffn_up, up_.data()}},
+                              normed_.data(), num_tokens, hidden));
 #pragma omp parallel for num_threads(num_threads_) schedule(static) if (num_tokens > 8)
   for (int64_t t = 0; t < num_tokens; ++t) {
     swiglu(gate_.data() + t * ffn, up_.data() + t * ffn, ffn);
   }
   LD_RETURN_IF_ERROR(
-      linear_.run({{&layer.ffn_down, projected_.data()}}, gate_.data(), num_tokens, ffn));
+      multiply({{&layer.ffn_down, projected_.data()}}, gate_.data(), num_tokens, ffn));
   add(x_.data(), projected_.data(), num_tokens * hidden);
   return Status();
 }

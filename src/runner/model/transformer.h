@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,9 @@ class Transformer {
   Status run(std::span<const int32_t> tokens, int64_t first_position,
              const AttentionFunction& attention, float* logits);
 
+  // Seconds in matrix products so far; a single token's norms, which run within them, included.
+  double linear_s() const { return linear_s_; }
+
  private:
   Transformer(const ModelConfig& config, const ModelWeights& weights, int64_t max_tokens,
               int32_t num_threads, Linear linear);
@@ -49,6 +53,8 @@ class Transformer {
   Status run_many(int64_t num_tokens, const AttentionFunction& attention, float* logits);
   Status attend(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
   Status run_attention(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
+  Status multiply(std::initializer_list<Product> products, const float* x, int64_t num_x,
+                  int64_t num_cols);
   Status run_ffn(const LayerWeights& layer, int64_t num_tokens);
 
   const ModelConfig* config_;
@@ -56,6 +62,7 @@ class Transformer {
   int32_t num_threads_;
   Linear linear_;
   TokenStep token_step_;
+  double linear_s_ = 0.0;
   std::vector<double> rope_frequencies_;       // [rope_dim / 2] radians per position
   std::vector<float> cos_, sin_;               // [max_tokens, rope_dim / 2]
   std::vector<float> x_, normed_, projected_;  // [max_tokens, hidden_dim]
