@@ -78,7 +78,7 @@ std::string check_all_written(const MlaWorkload& workload) {
   const MlaCase& c = workload.mla_case();
   const std::vector<uint16_t>& raw = workload.raw_output();
   const int64_t row_elements = 512 + c.row_padding;
-  for (int64_t row = 0; row < static_cast<int64_t>(workload.raw_lse().size()); ++row) {
+  for (int64_t row = 0; row < int64_t{workload.batch()} * c.query_len * c.num_heads; ++row) {
     const auto sequence = static_cast<int32_t>(row / c.num_heads / c.query_len);
     const auto token = static_cast<int32_t>(row / c.num_heads % c.query_len);
     const int32_t query_len = workload.query_len_of(sequence), kv_len = c.kv_lens[sequence];

@@ -147,7 +147,7 @@ void test_large(const DeviceInfo& device, Tally& tally) {
   c.kv_lens = {3000, 70, 4096};
   c.num_pages = 70000;  // 5.2 GB: offsets beyond 32 bits, page ids beyond 2^16
   run_case(c, device, peaked_tolerance(c.dtype), 64, tally, "large pool");
-  for (int32_t batch : {33, 100, 132, 133, 700, 5000, 66000}) {
+  for (int32_t batch : {33, 100, 132, 133, 700, 5000, 65536}) {
     MlaCase many;
     many.num_heads = batch > 10000 ? 8 : 16;
     many.page_size = 16;

@@ -47,10 +47,6 @@ __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
-__device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
-}
-
 // Moves registers between warpgroups (setmaxnreg), by all warps of the warpgroup.
 template <int kRegisters>
 __device__ __forceinline__ void increase_registers() {

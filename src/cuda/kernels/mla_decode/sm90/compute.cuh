@@ -29,18 +29,25 @@ struct SoftmaxState {
   }
 };
 
-// Issues S^T = K Q^T of the tile in s_stage; the caller waits for it.
-template <class C>
+// Issues S^T = K Q^T of the tile in s_stage; the caller waits for it. await_box(box) returns when
+// chunks 3 box ... 3 box + 2 have landed.
+template <class C, class AwaitBox>
 __device__ __forceinline__ void issue_scores(uint32_t s_base, uint32_t s_stage,
-                                             float (&scores)[C::kAccumulator]) {
-  ptx::wgmma_fence();
+                                             float (&scores)[C::kAccumulator],
+                                             const AwaitBox& await_box) {
+  constexpr int kBoxSteps = kKeyDim / 16 / kFirstBoxes;
   const uint64_t k = ptx::wgmma_descriptor(s_stage);
   const uint64_t q = ptx::wgmma_descriptor(LD_SHARED(C, s_base, q));
 #pragma unroll
-  for (int i = 0; i < kKeyDim / 16; ++i) {
-    ptx::Wgmma<C::kRows, C::kIsF16, false>::mma(
-        scores, k + (i >> 2) * (kChunkBytes / 16) + (i & 3) * 2,
-        q + (i >> 2) * (C::kQChunkBytes / 16) + (i & 3) * 2, i != 0);
+  for (int box = 0; box < kFirstBoxes; ++box) {
+    await_box(box);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = box * kBoxSteps; i < (box + 1) * kBoxSteps; ++i) {
+      ptx::Wgmma<C::kRows, C::kIsF16, false>::mma(
+          scores, k + (i >> 2) * (kChunkBytes / 16) + (i & 3) * 2,
+          q + (i >> 2) * (C::kQChunkBytes / 16) + (i & 3) * 2, i != 0);
+    }
   }
   ptx::wgmma_commit();
 }
@@ -83,9 +90,12 @@ __device__ __forceinline__ int exchange_halves(float (&value)[kSize], int offset
 // lanes that share the rows: lanes exchange halves of the rows, so that the shuffles halve too.
 // Leaves one value per warp and row in s.warp_rows; a kScoreBarrier must follow.
 template <class C, bool kSum>
-__device__ __forceinline__ void reduce_in_warp(float (&value)[C::kThreadRows], uint32_t s_base,
-                                               int tid) {
-  constexpr int kCount = C::kThreadRows;
+__device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kThreadRows],
+                                               uint32_t s_base, int tid) {
+  constexpr int kCount = C::kThreadRows == 12 ? 16 : C::kThreadRows;  // a power of two
+  float value[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) value[i] = i < C::kThreadRows ? thread_value[i] : 0.0f;
   const int lane = tid & 31;
   int index = exchange_halves<kCount, kSum>(value, 16, lane);
   index += exchange_halves<(kCount > 1 ? kCount / 2 : 1), kSum>(value, 8, lane);
@@ -98,7 +108,7 @@ __device__ __forceinline__ void reduce_in_warp(float (&value)[C::kThreadRows], u
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
     const int row = 8 * ((index + i) >> 1) + 2 * (lane & 3) + ((index + i) & 1);
-    ptx::store_shared(s_row + row * 4, value[i]);
+    if (kCount == C::kThreadRows || row < C::kRows) ptx::store_shared(s_row + row * 4, value[i]);
   }
 }
 
@@ -191,13 +201,13 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float scaled = (i == 0 ? tile_max[j].x : tile_max[j].y) * scale;
-      const float before = state.row_max[2 * j + i];
-      const bool raise = scaled > before + kSlack;
-      factor[i] = raise ? ptx::exp2_approx(before - scaled) : 1.0f;
-      state.row_max[2 * j + i] = raise ? scaled : before;
+      float& row_max = state.row_max[2 * j + i];
+      const bool raise = scaled > row_max + kSlack;
+      factor[i] = raise ? ptx::exp2_approx(row_max - scaled) : 1.0f;
+      row_max = raise ? scaled : row_max;
       changed |= raise;
       // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
-      base[i] = state.row_max[2 * j + i] == -INFINITY ? 0.0f : state.row_max[2 * j + i];
+      base[i] = row_max == -INFINITY ? 0.0f : row_max;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

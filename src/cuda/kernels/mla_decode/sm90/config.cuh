@@ -1,7 +1,7 @@
 // Derived constants, shared memory and warp roles of an instance.
 //
 // rows <= 32 (160 threads):  warps 0-3 score, soften and accumulate; warp 4 loads.
-// rows  = 64 (512 threads):  warps 0-3 score; warps 4-7 accumulate dims 0-255, warps 8-11 dims
+// rows >= 48 (512 threads):  warps 0-3 score; warps 4-7 accumulate dims 0-255, warps 8-11 dims
 //                            256-511; warp 12 loads. Scoring tile t + 1 overlaps accumulating t.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
@@ -22,6 +22,8 @@ inline constexpr int kChunkBytes = kTileTokens * 128;         // 8192
 inline constexpr int kStageBytes = kKeyChunks * kChunkBytes;  // 73728: one tile of K
 inline constexpr int kStages = 2;                             // 144 KB in flight: 99.7% of HBM
 inline constexpr int kSegmentSlots = 2;
+// A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
+inline constexpr int kFirstBoxes = 3;
 inline constexpr int kScheduleBlocks = 256;  // blocks of sequences whose tiles are summed up
 
 template <Tile kTile>
@@ -55,6 +57,7 @@ struct Config {
     float row_inverse[kRows];   // 1 / sum at the end of a segment
     int4 segments[kSegmentSlots][2];
     uint64_t k_full[kStages], k_empty[kStages];
+    uint64_t first_full[kFirstBoxes - 1];  // later parts of a CTA's first tile; rows <= 32
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
     uint64_t p_full, p_empty;  // split roles only
     float must_rescale;        // split roles only; 0 or 1

@@ -13,7 +13,8 @@
 namespace longdecode::cuda::mla_sm90 {
 namespace {
 
-using Launch = cudaError_t (*)(const CUtensorMap&, const Params&, bool, cudaStream_t);
+using Launch = cudaError_t (*)(const CUtensorMap&, const CUtensorMap&, const Params&, bool,
+                               cudaStream_t);
 
 template <int... kIndices>
 constexpr std::array<Launch, kNumInstances> make_launches(std::integer_sequence<int, kIndices...>) {
@@ -81,16 +82,17 @@ class MlaDecodeKernel final : public DecodeKernel {
     const DeviceGuard guard(device_.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
-    CUtensorMap k_map;
-    LD_RETURN_IF_ERROR(encode_key_map(args.kv, k_map));
+    CUtensorMap k_map, k_part_map;
+    LD_RETURN_IF_ERROR(encode_key_map(args.kv, kKeyDim / 64, k_map));
+    LD_RETURN_IF_ERROR(encode_key_map(args.kv, kKeyDim / 64 / 3, k_part_map));
     const Params params = make_params(args, shape, workspace);
-    return cuda_status(kLaunches[shape.instance](k_map, params, shape.may_split,
+    return cuda_status(kLaunches[shape.instance](k_map, k_part_map, params, shape.may_split,
                                                  static_cast<cudaStream_t>(stream)),
                        "launch of mla_decode");
   }
 
  private:
-  Status encode_key_map(const KvLayerView& kv, CUtensorMap& map) const {
+  Status encode_key_map(const KvLayerView& kv, int32_t num_chunks, CUtensorMap& map) const {
     const int64_t page_size = desc_.format.page_size;
     const TensorView& k = kv.k;
     PagedRows rows;
@@ -102,7 +104,7 @@ class MlaDecodeKernel final : public DecodeKernel {
     rows.row_stride_bytes = 2 * k.stride[2];
     rows.page_stride_bytes = k.shape[0] > 1 ? 2 * k.stride[0] : page_size * rows.row_stride_bytes;
     rows.box_rows = static_cast<int32_t>(std::min<int64_t>(page_size, kTileTokens));
-    rows.box_chunks = page_size >= kTileTokens ? kKeyDim / 64 : 1;
+    rows.box_chunks = page_size >= kTileTokens ? num_chunks : 1;
     return encode_paged_rows(rows, map);
   }
 

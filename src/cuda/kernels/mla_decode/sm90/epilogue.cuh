@@ -64,18 +64,18 @@ __device__ __forceinline__ void finish_rows(const Params& params, uint32_t s_bas
 #pragma unroll
   for (int j = 0; j < C::kRowBlocks8; ++j) {
     const float2 sum = reduce_over_warps<C, true>(s_base, j, tid);
-    const float max_x = state.row_max[2 * j], max_y = state.row_max[2 * j + 1];
+    const float2 row_max = make_float2(state.row_max[2 * j], state.row_max[2 * j + 1]);
     float2 factor = make_float2(1.0f, 1.0f);
     if (is_split) {
-      __stcg(g_rows + 4 * j + tid, make_float4(max_x, sum.x, max_y, sum.y));
+      __stcg(g_rows + 4 * j + tid, make_float4(row_max.x, sum.x, row_max.y, sum.y));
     } else {
       factor.x = sum.x > 0.0f ? ptx::reciprocal_approx(sum.x) : 0.0f;
       factor.y = sum.y > 0.0f ? ptx::reciprocal_approx(sum.y) : 0.0f;
       const int row = row_block * C::kRows + 8 * j + 2 * tid;
       OutputRow(params, row, query_len)
-          .store_lse(params, segment.sequence, natural_lse(max_x, sum.x));
+          .store_lse(params, segment.sequence, natural_lse(row_max.x, sum.x));
       OutputRow(params, row + 1, query_len)
-          .store_lse(params, segment.sequence, natural_lse(max_y, sum.y));
+          .store_lse(params, segment.sequence, natural_lse(row_max.y, sum.y));
     }
     ptx::store_shared(LD_SHARED(C, s_base, row_inverse) + (8 * j + 2 * tid) * 4, factor);
   }
@@ -113,6 +113,7 @@ __device__ __forceinline__ void store_output(
   const int lane = tid & 31, warp = tid >> 5, c = lane & 3;
 #pragma unroll
   for (int j = 0; j < C::kRowBlocks8; ++j) {
+    __syncwarp();  // keeps ptxas from computing the addresses of several blocks at once: spills
     const float2 factor =
         ptx::load_shared_float2(LD_SHARED(C, s_base, row_inverse) + (8 * j + 2 * c) * 4);
     const OutputRow row(params, row_block * C::kRows + 8 * j + (lane >> 2), query_len);

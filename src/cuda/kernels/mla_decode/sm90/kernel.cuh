@@ -58,13 +58,12 @@ __device__ __forceinline__ void await_query() {
   ptx::named_barrier_sync(kScoreBarrier, 128);
 }
 
-// Masks and the maximum of a tile's scores, the same for both role layouts.
+// Masks and the maximum of a tile's scores; a kScoreBarrier must follow.
 template <class C>
 __device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, uint32_t s_base,
-                                                uint32_t s_stage, int tile, int tid,
+                                                int tile, int tid,
                                                 float (&scores)[C::kAccumulator]) {
-  const bool cut = visibility.cuts(tile);
-  if (cut) mask_scores<C>(visibility, tile, tid, scores);
+  if (visibility.cuts(tile)) mask_scores<C>(visibility, tile, tid, scores);
   float tile_max[C::kThreadRows];
 #pragma unroll
   for (int i = 0; i < C::kThreadRows; ++i) {
@@ -72,9 +71,6 @@ __device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, ui
     tile_max[i] = fmaxf(scores[low], scores[low + 2]);
   }
   reduce_in_warp<C, false>(tile_max, s_base, tid);
-  ptx::named_barrier_sync(kScoreBarrier, 128);
-  const int num_valid = visibility.kv_len - tile * kTileTokens;
-  if (cut && num_valid < kTileTokens) zero_tail<C>(s_stage, num_valid, tid);
 }
 
 // P^T and the factors are complete: by the scoring warps of split roles.
@@ -107,6 +103,7 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
                                         int loaded, int tid) {
   RingPosition<kSegmentSlots> segment_position;
   RingPosition<kStages> stage;
+  bool is_first = true;  // tile of the CTA
   Segment segment = read_segment<C>(s_base, segment_position);
   prefetch_query<C>(params, s_base, segment, row_block, loaded, tid);
 #pragma unroll 1
@@ -118,15 +115,27 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
     SoftmaxState<C> state;
     state.reset();
     if (segment.num_tiles > 0) await_query();
+    if (segment.num_tiles == 0) {
+      ptx::named_barrier_sync(kScoreBarrier, 128);  // the last segment's sums are read
+      finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
+    }
 #pragma unroll 1
     for (int i = 0; i < segment.num_tiles; ++i) {
       const int tile = segment.first_tile + i * segment.tile_stride;
       const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage.slot * kStageBytes;
       float scores[C::kAccumulator], factor[C::kThreadRows];
-      ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8 * stage.slot, stage.parity);
-      issue_scores<C>(s_base, s_stage, scores);
+      issue_scores<C>(s_base, s_stage, scores, [&](int box) {
+        if (box == 0) {
+          ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8 * stage.slot, stage.parity);
+        } else if (is_first) {
+          ptx::mbarrier_wait(LD_SHARED(C, s_base, first_full) + 8 * (box - 1), 0);
+        }
+      });
+      is_first = false;
       ptx::wgmma_wait<0>();
-      mask_and_reduce<C>(visibility, s_base, s_stage, tile, tid, scores);
+      mask_and_reduce<C>(visibility, s_base, tile, tid, scores);
+      ptx::named_barrier_sync(kScoreBarrier, 128);
+      zero_tail<C>(s_stage, segment.kv_len - tile * kTileTokens, tid);
       const bool changed = exponentiate<C>(s_base, params.softmax_scale_log2e, tid, scores, state,
                                            [&](int j, float2 pair) {
                                              factor[2 * j] = pair.x;
@@ -136,6 +145,9 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       if (i > 0 && __any_sync(kFullWarp, changed)) rescale<C>(output, factor);
       ptx::named_barrier_sync(kScoreBarrier, 128);
       issue_values<C>(s_base, s_stage, output);
+      if (i + 1 == segment.num_tiles) {  // while the tensor cores work
+        finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
+      }
       ptx::wgmma_wait<0>();
       if ((tid & 31) == 0) {
         ptx::mbarrier_arrive(LD_SHARED(C, s_base, k_empty) + 8 * stage.slot);
@@ -146,17 +158,15 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
     prefetch_query<C>(params, s_base, next, row_block, loaded, tid);
     if (segment.num_splits > 1) {
       store_partial<C>(params, segment, row_block, 0, output, tid);
-      finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
     } else {
-      finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
-      ptx::named_barrier_sync(kScoreBarrier, 128);
+      ptx::named_barrier_sync(kScoreBarrier, 128);  // row_inverse is there
       store_output<C>(params, s_base, segment, row_block, query_len, 0, output, tid);
     }
     segment = next;
   }
 }
 
-// rows = 64, warps 0-3: scores, softmax, P^T.
+// rows >= 48, warps 0-3: scores, softmax, P^T.
 template <class C>
 __device__ __forceinline__ void score(const Params& params, uint32_t s_base, int row_block,
                                       int loaded, int tid) {
@@ -178,9 +188,11 @@ __device__ __forceinline__ void score(const Params& params, uint32_t s_base, int
       const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage.slot * kStageBytes;
       float scores[C::kAccumulator];
       ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8 * stage.slot, stage.parity);
-      issue_scores<C>(s_base, s_stage, scores);
+      issue_scores<C>(s_base, s_stage, scores, [](int) {});
       ptx::wgmma_wait<0>();
-      mask_and_reduce<C>(visibility, s_base, s_stage, tile, tid, scores);
+      mask_and_reduce<C>(visibility, s_base, tile, tid, scores);
+      ptx::named_barrier_sync(kScoreBarrier, 128);
+      zero_tail<C>(s_stage, segment.kv_len - tile * kTileTokens, tid);
       const uint32_t s_factor = LD_SHARED(C, s_base, row_factor) + 8 * tid;
       // The last tile's products are done by now: they were issued before these scores.
       ptx::mbarrier_wait(LD_SHARED(C, s_base, p_empty), weights.parity ^ 1);
@@ -208,7 +220,7 @@ __device__ __forceinline__ void score(const Params& params, uint32_t s_base, int
   }
 }
 
-// rows = 64, warps 4-11: each warpgroup accumulates half of the value dims.
+// rows >= 48, warps 4-11: each warpgroup accumulates half of the value dims.
 template <class C>
 __device__ __forceinline__ void accumulate(const Params& params, uint32_t s_base, int half,
                                            int tid) {
@@ -262,6 +274,9 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base) {
       ptx::mbarrier_init(LD_SHARED(C, s_base, k_full) + 8 * i, 1);
       ptx::mbarrier_init(LD_SHARED(C, s_base, k_empty) + 8 * i, kValueWarps);
     }
+    for (int i = 0; i < kFirstBoxes - 1; ++i) {
+      ptx::mbarrier_init(LD_SHARED(C, s_base, first_full) + 8 * i, 1);
+    }
     for (int i = 0; i < kSegmentSlots; ++i) {
       ptx::mbarrier_init(LD_SHARED(C, s_base, segment_full) + 8 * i, 1);
       ptx::mbarrier_init(LD_SHARED(C, s_base, segment_empty) + 8 * i, C::kConsumerWarps);
@@ -286,6 +301,7 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base) {
 template <int kInstance>
 __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     mla_decode_kernel(const __grid_constant__ CUtensorMap k_map,
+                      const __grid_constant__ CUtensorMap k_part_map,
                       const __grid_constant__ Params params) {
   using C = Config<kInstances[kInstance]>;
   extern __shared__ __align__(1024) uint8_t s_raw[];
@@ -307,7 +323,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
                   params.block_table_stride);
   };
   if (warp == C::kProducerWarp) {
-    if (threadIdx.x % 32 == 0) ptx::prefetch_tensor_map(&k_map);
+    if (threadIdx.x % 32 == 0) ptx::prefetch_tensor_map(C::kSplitRoles ? &k_map : &k_part_map);
     if constexpr (!C::kSplitRoles) fetch_ahead();
   } else if (const Place place(params); warp < 4 && place.guess >= 0) {
     load_query<C>(params, s_base, place.guess, place.row_block, threadIdx.x);
@@ -322,7 +338,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
         reinterpret_cast<const int*>(__cvta_shared_to_generic(LD_SHARED(C, s_base, ring)));
     schedule.init(params, s_sums);
     ptx::fence_proxy_async();
-    produce<C>(&k_map, params, s_base, schedule, pages);
+    produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages);
   } else if constexpr (!C::kSplitRoles) {
     const Place place(params);
     consume<C>(params, s_base, place.row_block, place.guess, threadIdx.x);

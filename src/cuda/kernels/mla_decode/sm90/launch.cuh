@@ -35,8 +35,8 @@ cudaError_t launch_merge(const Params& params, cudaStream_t stream) {
 }
 
 template <int kInstance>
-cudaError_t launch(const CUtensorMap& k_map, const Params& params, bool may_split,
-                   cudaStream_t stream) {
+cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_part_map, const Params& params,
+                   bool may_split, cudaStream_t stream) {
   using C = Config<kInstances[kInstance]>;
   constexpr int kSharedBytes = sizeof(typename C::SharedStorage);
   cudaError_t error = cudaFuncSetAttribute(
@@ -47,7 +47,7 @@ cudaError_t launch(const CUtensorMap& k_map, const Params& params, bool may_spli
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
-  error = cudaLaunchKernelEx(&config, mla_decode_kernel<kInstance>, k_map, params);
+  error = cudaLaunchKernelEx(&config, mla_decode_kernel<kInstance>, k_map, k_part_map, params);
   if (error != cudaSuccess || !may_split) return error;
   return launch_merge<kInstance>(params, stream);
 }

@@ -84,21 +84,40 @@ struct PageWindow {
   }
 };
 
-// One tile of K into a free stage: one box of 9 chunks if a page holds a whole tile, else a box
-// per page and chunk. Tokens past the sequence's last page are not loaded.
+// The maps of the latent pool: boxes of a whole tile (or of one chunk of a page that is smaller
+// than a tile), and of a third of a tile.
+struct KeyMaps {
+  const CUtensorMap *tile, *part;
+};
+
+// One tile of K into a free stage: one box of 9 chunks if a page holds a whole tile (three for a
+// CTA's first tile), else a box per page and chunk. Tokens past the sequence's last page are not
+// loaded.
 template <class C>
-__device__ __forceinline__ void load_tile(const CUtensorMap* map, const Params& params,
-                                          uint32_t s_stage, uint32_t s_full, uint32_t s_empty,
-                                          uint32_t parity, int tile, int kv_len,
-                                          const PageWindow& pages, int window_tile) {
+__device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& params,
+                                          uint32_t s_base, int stage, uint32_t parity, int tile,
+                                          int kv_len, const PageWindow& pages, int window_tile,
+                                          bool is_first) {
   const int lane = threadIdx.x & 31;
+  const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage * kStageBytes;
+  const uint32_t s_full = LD_SHARED(C, s_base, k_full) + 8 * stage;
+  const uint32_t s_empty = LD_SHARED(C, s_base, k_empty) + 8 * stage;
   if (pages.visits_shift == 0) {
     const int page_id = __shfl_sync(kFullWarp, pages.page_id, window_tile);
     const int row = (tile & ((1 << pages.tiles_shift) - 1)) * kTileTokens;
-    if (lane == 0) {
+    if (is_first && !C::kSplitRoles) {
+      constexpr uint32_t kBoxBytes = kStageBytes / kFirstBoxes;
+      if (lane < kFirstBoxes) {
+        const uint32_t s_part =
+            lane == 0 ? s_full : LD_SHARED(C, s_base, first_full) + 8 * (lane - 1);
+        ptx::mbarrier_arrive_expect_tx(s_part, kBoxBytes);
+        ptx::tma_load_4d(s_stage + lane * kBoxBytes, maps.part, 0, row,
+                         lane * (kKeyChunks / kFirstBoxes), page_id, s_part, ptx::kEvictFirst);
+      }
+    } else if (lane == 0) {
       ptx::mbarrier_wait(s_empty, parity);
       ptx::mbarrier_arrive_expect_tx(s_full, kStageBytes);
-      ptx::tma_load_4d(s_stage, map, 0, row, 0, page_id, s_full, ptx::kEvictFirst);
+      ptx::tma_load_4d(s_stage, maps.tile, 0, row, 0, page_id, s_full, ptx::kEvictFirst);
     }
     return;
   }
@@ -108,14 +127,19 @@ __device__ __forceinline__ void load_tile(const CUtensorMap* map, const Params& 
   if (lane == 0) {
     ptx::mbarrier_wait(s_empty, parity);
     ptx::mbarrier_arrive_expect_tx(s_full, visits * page_size * kKeyChunks * 128);
+    if (is_first && !C::kSplitRoles) {
+      for (int box = 1; box < kFirstBoxes; ++box) {
+        ptx::mbarrier_arrive(LD_SHARED(C, s_base, first_full) + 8 * (box - 1));
+      }
+    }
   }
   __syncwarp();
   for (int visit = 0; visit < visits; ++visit) {
     const int page_id =
         __shfl_sync(kFullWarp, pages.page_id, (window_tile << pages.visits_shift) + visit);
     if (lane < kKeyChunks) {
-      ptx::tma_load_4d(s_stage + lane * kChunkBytes + visit * page_size * 128, map, 0, 0, lane,
-                       page_id, s_full, ptx::kEvictFirst);
+      ptx::tma_load_4d(s_stage + lane * kChunkBytes + visit * page_size * 128, maps.tile, 0, 0,
+                       lane, page_id, s_full, ptx::kEvictFirst);
     }
   }
 }
@@ -146,11 +170,12 @@ __device__ __forceinline__ void store_split_info(const Params& params, int seque
 // The producer warp. `pages` holds a guess: the entries of a strided schedule's tiles
 // split, split + S, ..., fetched before the lengths were known.
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap* map, const Params& params,
-                                        uint32_t s_base, Schedule& schedule, PageWindow pages) {
+__device__ __forceinline__ void produce(const KeyMaps& maps, const Params& params, uint32_t s_base,
+                                        Schedule& schedule, PageWindow pages) {
   int stage = 0, slot = 0;
   uint32_t stage_parity = 1, slot_parity = 0;
   Segment segment;
+  bool is_first = true;
   store_split_info(params, 0, 0);
   while (schedule.next(params, segment)) {
     const int num_held = pages.tiles_held();
@@ -169,10 +194,9 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Params& pa
         window_begin = i;
         next_lookup = i + num_held;
       }
-      load_tile<C>(map, params, LD_SHARED(C, s_base, ring) + stage * kStageBytes,
-                   LD_SHARED(C, s_base, k_full) + 8 * stage,
-                   LD_SHARED(C, s_base, k_empty) + 8 * stage, stage_parity, tile, segment.kv_len,
-                   pages, i - window_begin);
+      load_tile<C>(maps, params, s_base, stage, stage_parity, tile, segment.kv_len, pages,
+                   i - window_begin, is_first);
+      is_first = false;
       if (++stage == kStages) stage = 0, stage_parity ^= 1;
       // After the first load, which nothing should delay.
       if (i == 0) publish_segment<C>(s_base, slot, slot_parity, segment);

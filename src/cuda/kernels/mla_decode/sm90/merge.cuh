@@ -79,6 +79,25 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, int row_
   return state;
 }
 
+// Adds the states of the other warps of the slice, in order.
+__device__ __forceinline__ void join_warps(const float4 (&s_state)[kMergeWarps][32][2], int warp,
+                                           int warps_per_slice, int lane, MergeState& state) {
+  float4 rows[kMergeWarps], values[kMergeWarps];
+  float x = -INFINITY, y = -INFINITY;
+#pragma unroll
+  for (int other = 1; other < kMergeWarps; ++other) {
+    const bool exists = other < warps_per_slice;
+    rows[other] =
+        exists ? s_state[warp + other][lane][0] : make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
+    values[other] = exists ? s_state[warp + other][lane][1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    x = fmaxf(x, rows[other].x);
+    y = fmaxf(y, rows[other].z);
+  }
+  state.raise(x, y);
+#pragma unroll
+  for (int other = 1; other < kMergeWarps; ++other) state.add(rows[other], values[other]);
+}
+
 template <class C>
 __device__ __forceinline__ void store_merged(const Params& params, int sequence, int row_block,
                                              int query_len, int slice, const MergeState& state,
@@ -136,13 +155,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps, 2)
       s_state[warp][lane][0] = make_float4(state.max_0, state.sum_0, state.max_1, state.sum_1);
       s_state[warp][lane][1] = state.value;
       __syncthreads();
-      if (first == 0) {
-        for (int other = 1; other < warps_per_slice; ++other) {
-          const float4 rows = s_state[warp + other][lane][0];
-          state.raise(rows.x, rows.z);
-          state.add(rows, s_state[warp + other][lane][1]);
-        }
-      }
+      if (first == 0) join_warps(s_state, warp, warps_per_slice, lane, state);
       __syncthreads();
     }
     if (first == 0) {

@@ -2,6 +2,7 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
-template cudaError_t launch<0>(const CUtensorMap&, const Params&, bool, cudaStream_t);
+template cudaError_t launch<0>(const CUtensorMap&, const CUtensorMap&, const Params&, bool,
+                               cudaStream_t);
 
 }  // namespace longdecode::cuda::mla_sm90

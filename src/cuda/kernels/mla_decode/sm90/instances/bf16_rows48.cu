@@ -1,0 +1,8 @@
+#include "cuda/kernels/mla_decode/sm90/launch.cuh"
+
+namespace longdecode::cuda::mla_sm90 {
+
+template cudaError_t launch<3>(const CUtensorMap&, const CUtensorMap&, const Params&, bool,
+                               cudaStream_t);
+
+}  // namespace longdecode::cuda::mla_sm90

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Checks what ptxas said about every kernel instance (OBJECT.ptxas beside each CUDA object):
+registers within the limit of its threads, and no spills. Needs no GPU.
+
+usage: check_resources.py BUILD_DIR
+"""
+import pathlib
+import re
+import sys
+
+# Registers per thread: 65536 / threads, and at most 255.
+REGISTER_LIMITS = {"rows8": 255, "rows16": 255, "rows32": 255, "rows48": 128, "rows64": 128}
+# The merge kernel must be resident beside the decode kernel: 2 CTAs of 256 threads an SM.
+MERGE_REGISTERS = 128
+
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
+SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+
+
+def read_report(path):
+    """[(kernel, spill store bytes, registers)] of one object."""
+    kernels, name, spills = [], None, None
+    for line in path.read_text().splitlines():
+        if match := ENTRY.search(line):
+            name = match.group(1)
+        elif match := SPILLS.search(line):
+            spills = int(match.group(2))
+        elif (match := USED.search(line)) and name:
+            kernels.append((name, spills, int(match.group(1))))
+    return kernels
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    reports = sorted(build.glob("**/instances/*.cu.o.ptxas"))
+    problems = [] if reports else [f"no ptxas reports under {build}"]
+    for report in reports:
+        instance = report.name.removesuffix(".cu.o.ptxas")
+        kernels = read_report(report)
+        if len(kernels) != 2:
+            problems.append(f"{instance}: {len(kernels)} kernels in the report, expected 2")
+        for name, spills, registers in kernels:
+            is_merge = "merge" in name
+            limit = MERGE_REGISTERS if is_merge else REGISTER_LIMITS[instance.split("_")[1]]
+            kind = "merge" if is_merge else "decode"
+            print(f"{instance:12} {kind:6} registers {registers:3} spill stores {spills} bytes")
+            if registers > limit:
+                problems.append(f"{instance} {kind}: {registers} registers, at most {limit}")
+            if spills > 0:
+                problems.append(f"{instance} {kind}: {spills} bytes spilled; none are allowed")
+    for problem in problems:
+        print(f"FAILED {problem}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
