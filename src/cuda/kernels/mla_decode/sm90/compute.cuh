@@ -176,15 +176,16 @@ __device__ __forceinline__ uint32_t weights_row(uint32_t s_base, int tid) {
          (((2 * warp + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
 }
 
-// From scores to P^T in shared memory. The maximum is kept until it is 2^8 too small, which spares
-// nearly all rescaling: P <= 256. Calls take_factors(j, pair) with what O^T's rows 8 j + 2 c, + 1
-// must be multiplied with; returns whether any factor is not 1.
+// From scores to P^T in shared memory. With split roles, where rescaling O^T is on the critical
+// path, the maximum is kept until it is 2^8 too small (P <= 256); else it is exact, so that the
+// weight of a dominant token is 1 and not rounded. Calls take_factors(j, pair) with what O^T's rows
+// 8 j + 2 c, + 1 must be multiplied with; returns whether any factor is not 1.
 template <class C, class TakeFactors>
 __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int tid,
                                              const float (&scores)[C::kAccumulator],
                                              SoftmaxState<C>& state,
                                              const TakeFactors& take_factors) {
-  constexpr float kSlack = 8.0f;
+  constexpr float kSlack = C::kSplitRoles ? 8.0f : 0.0f;
   const uint32_t s_row = weights_row<C>(s_base, tid);
   bool changed = false;
   uint32_t packed[4];

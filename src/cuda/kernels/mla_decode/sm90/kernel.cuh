@@ -114,11 +114,7 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
     float output[C::kThreadChunks][C::kAccumulator] = {};
     SoftmaxState<C> state;
     state.reset();
-    if (segment.num_tiles > 0) await_query();
-    if (segment.num_tiles == 0) {
-      ptx::named_barrier_sync(kScoreBarrier, 128);  // the last segment's sums are read
-      finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
-    }
+    await_query();
 #pragma unroll 1
     for (int i = 0; i < segment.num_tiles; ++i) {
       const int tile = segment.first_tile + i * segment.tile_stride;
@@ -145,15 +141,13 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       if (i > 0 && __any_sync(kFullWarp, changed)) rescale<C>(output, factor);
       ptx::named_barrier_sync(kScoreBarrier, 128);
       issue_values<C>(s_base, s_stage, output);
-      if (i + 1 == segment.num_tiles) {  // while the tensor cores work
-        finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
-      }
       ptx::wgmma_wait<0>();
       if ((tid & 31) == 0) {
         ptx::mbarrier_arrive(LD_SHARED(C, s_base, k_empty) + 8 * stage.slot);
       }
       stage.advance();
     }
+    finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
     const Segment next = read_segment<C>(s_base, segment_position);
     prefetch_query<C>(params, s_base, next, row_block, loaded, tid);
     if (segment.num_splits > 1) {
@@ -307,7 +301,6 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   extern __shared__ __align__(1024) uint8_t s_raw[];
   const uint32_t s_base = ptx::shared_address(s_raw);
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);
-  ptx::launch_dependents();
 
   // Guess that the schedule is strided: page ids and query rows are on their way before the
   // lengths are known.
@@ -329,6 +322,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     load_query<C>(params, s_base, place.guess, place.row_block, threadIdx.x);
   }
   set_up<C>(params, s_base);
+  ptx::launch_dependents();  // the merge kernel; earlier, its start delays this one's by 0.2 us
 
   if (warp >= C::kProducerWarp) {
     if constexpr (C::kSplitRoles) ptx::decrease_registers<C::kProducerRegisters>();
