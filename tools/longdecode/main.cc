@@ -50,9 +50,10 @@ int run(int argc, char** argv) {
   add_tokenize(app, outcome);
   add_perplexity(app, outcome);
   add_info(app, outcome);
-  CLI::App* bench = app.add_subcommand("bench", "Measure an operation on made-up inputs");
+  CLI::App* bench = app.add_subcommand("bench", "Measure an operation or a model");
   bench->require_subcommand(1);
   add_bench_attention(*bench, outcome);
+  add_bench_model(*bench, outcome);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
