@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kMaxMlaHeads = 128;
-constexpr int32_t kMaxBatch = 65536;
+constexpr int32_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxKvLen = std::numeric_limits<int32_t>::max();  // lengths are int32
 constexpr int32_t kMaxThreads = 4096;
 
