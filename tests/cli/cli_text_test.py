@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The commands that run a model over a text: perplexity."""
+"""The commands that run a model over a text: perplexity, dump-qkv."""
 import json
 import math
 import pathlib
+import struct
 import tempfile
 import unittest
 
@@ -47,6 +48,25 @@ class BadInput(TextTest):
                               (["--delta", "-1"], "--delta is -1"),
                               (["--json", self.folder], "directory")):
             self.refused([*common, *flags], *parts)
+
+    def test_dump_flags(self):
+        out = self.folder / "x.safetensors"
+        common = ["dump-qkv", "-m", "none.gguf", "-f", TEXT, "-o", out]
+        self.refused(["dump-qkv", "-m", "none.gguf", "-f", TEXT], "-o FILE")
+        self.refused(["dump-qkv", "-m", "none.gguf", "-o", out], "-f FILE")
+        self.refused(common, "none.gguf")
+        self.refused([*common, "--dtype", "int8"], "f32, f16")
+        self.refused([*common, "--layers", "0,x"], "--layers")
+        self.refused([*common, "-c", "-1"], "-c is -1")
+
+    @unittest.skipUnless(HAS_MODEL, NO_MODEL)
+    def test_dumps(self):
+        common = ["dump-qkv", "-m", MODEL, "-f", TEXT, "-o"]
+        self.refused([*common, self.folder], "-o", "regular file")
+        self.refused([*common, self.folder / "no" / "x"], "cannot be written")
+        self.refused([*common, self.folder / "x", "--layers", "0,30"], "--layers has 30", "0 to 29")
+        self.refused([*common, self.folder / "x", "--layers", "2,2"], "--layers has 2 twice")
+        self.refused([*common, self.folder / "x", "-c", "6144"], "2215 tokens", "6144")
 
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_texts(self):
@@ -100,6 +120,51 @@ class Perplexity(TextTest):
         self.assertIn(b"over 20 tokens, dense", result.stdout)
         for part in (b"prefill 19/19", b"decode 20/20", b"--delta has no effect"):
             self.assertIn(part, result.stderr)
+
+
+@unittest.skipUnless(HAS_MODEL, NO_MODEL)
+@unittest.skipIf(QUICK, "LONGDECODE_TEST_QUICK is set")
+class DumpQkv(TextTest):
+    def dump(self, *flags):
+        path = self.folder / "x.safetensors"
+        result = run("dump-qkv", "-m", MODEL, "-f", TEXT, "-o", path, *flags)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertEqual(list(self.folder.iterdir()), [path])
+        return self.load(path)
+
+    def load(self, path):
+        data = path.read_bytes()
+        (size,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8:8 + size])
+        header.pop("__metadata__")
+        tensors = {}
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            letter = {"F32": "f", "F16": "e"}[entry["dtype"]]
+            raw = data[8 + size + begin:8 + size + end]
+            count = math.prod(entry["shape"])
+            tensors[name] = (entry["shape"], struct.unpack(f"<{count}{letter}", raw))
+        return tensors
+
+    def test_equals_the_kept_dump(self):
+        kept = self.load(ROOT / "tests" / "data" / "smollm2_qkv.safetensors")
+        # More than a prefill chunk, which the file is put together from.
+        tensors = self.dump("-c", "520", "--layers", "17,0")
+        self.assertEqual(list(tensors), [f"layers.{n}.{x}" for n in (17, 0) for x in "qkv"])
+        for name, (shape, values) in tensors.items():
+            self.assertEqual(shape, [520, 9 if name.endswith("q") else 3, 64])
+            expected = kept[name][1][:len(values)]
+            error = sum((a - b) ** 2 for a, b in zip(values, expected))
+            self.assertLess(math.sqrt(error / sum(b * b for b in expected)), 0.02, name)
+
+    def test_halves_of_all_layers(self):
+        floats = self.dump("-c", "9")
+        halves = self.dump("-c", "9", "--dtype", "f16")
+        self.assertEqual(len(floats), 90)
+        self.assertEqual(list(floats), list(halves))
+        for name, (_, values) in floats.items():
+            for value, half in zip(values, halves[name][1]):
+                self.assertEqual(struct.unpack("<e", struct.pack("<e", value))[0], half)
 
 
 if __name__ == "__main__":

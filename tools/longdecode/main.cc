@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
   add_generate(app, outcome);
   add_tokenize(app, outcome);
   add_perplexity(app, outcome);
+  add_dump_qkv(app, outcome);
   add_info(app, outcome);
   CLI::App* bench = app.add_subcommand("bench", "Measure an operation or a model");
   bench->require_subcommand(1);

@@ -161,15 +161,9 @@ void add_perplexity(CLI::App& app, Status& outcome) {
   CLI::App* command = app.add_subcommand("perplexity", "Score a text with a model's decode steps");
   auto options = std::make_shared<PerplexityOptions>();
   command->option_defaults()->always_capture_default();
-  command->add_option("-m,--model", options->model_path, "Model, a GGUF file (required)")
-      ->type_name("FILE")
-      ->envname("LONGDECODE_MODEL");
+  add_text_flags(*command, options->model_path, options->context_len);
   command->add_option("-f,--file", options->text_path, "Text, plain UTF-8; -: stdin (required)")
       ->type_name("FILE");
-  command
-      ->add_option("-c,--ctx-size", options->context_len,
-                   "Tokens of the text; 0: all, at most the model's context")
-      ->envname("LONGDECODE_CTX_SIZE");
   command
       ->add_option("--method", options->method,
                    "dense: attend every token; ffd: scan 2-bit keys, attend what may matter")

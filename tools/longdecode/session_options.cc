@@ -100,11 +100,19 @@ Status check_layer_deltas(SessionFlags& flags) {
 
 }  // namespace
 
-void add_session_flags(CLI::App& command, SessionFlags& flags) {
-  command
-      .add_option("-t,--threads", flags.num_threads, "Threads (default: the CPUs of the process)")
+void add_thread_flag(CLI::App& command, int32_t& num_threads) {
+  command.add_option("-t,--threads", num_threads, "Threads (default: the CPUs of the process)")
       ->envname("LONGDECODE_THREADS")
       ->default_str("");
+}
+
+Status check_thread_flag(const CLI::App& command, int32_t num_threads) {
+  if (command.count("--threads") == 0) return {};
+  return check_within("-t", num_threads, 1, kMaxThreads);
+}
+
+void add_session_flags(CLI::App& command, SessionFlags& flags) {
+  add_thread_flag(command, flags.num_threads);
   command.add_option("--device", flags.device, "auto or cpu")->envname("LONGDECODE_DEVICE");
   add_ffd_flags(command, flags);
   command.add_option("--kv-type", flags.kv_type, "Type of keys and values: f16, bf16 or f32")
@@ -113,9 +121,7 @@ void add_session_flags(CLI::App& command, SessionFlags& flags) {
 }
 
 Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
-  if (command.count("--threads") > 0) {
-    LD_RETURN_IF_ERROR(check_within("-t", flags.num_threads, 1, kMaxThreads));
-  }
+  LD_RETURN_IF_ERROR(check_thread_flag(command, flags.num_threads));
   LD_RETURN_IF_ERROR(check_non_negative("--delta", flags.ffd.delta, true));
   LD_RETURN_IF_ERROR(check_non_negative("--margin-sigmas", flags.ffd.margin_sigmas, false));
   LD_RETURN_IF_ERROR(check_within("--sink-tokens", flags.ffd.sink_tokens, 0, kMaxCount));

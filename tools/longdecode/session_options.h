@@ -24,6 +24,10 @@ struct SessionFlags {
   std::string kv_type = "f16";
 };
 
+// -t alone, for a command without a method. num_threads 0: the CPUs of this process.
+void add_thread_flag(CLI::App& command, int32_t& num_threads);
+Status check_thread_flag(const CLI::App& command, int32_t num_threads);
+
 void add_session_flags(CLI::App& command, SessionFlags& flags);
 
 // After parsing, before any work: every value is in range. Fills layer_deltas.

@@ -10,6 +10,16 @@
 
 namespace longdecode::tool {
 
+void add_text_flags(CLI::App& command, std::string& model_path, int64_t& context_len) {
+  command.add_option("-m,--model", model_path, "Model, a GGUF file (required)")
+      ->type_name("FILE")
+      ->envname("LONGDECODE_MODEL");
+  command
+      .add_option("-c,--ctx-size", context_len,
+                  "Tokens of the text; 0: all, at most the model's context")
+      ->envname("LONGDECODE_CTX_SIZE");
+}
+
 Status check_model_path(const std::string& model_path) {
   if (!model_path.empty()) return {};
   return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");

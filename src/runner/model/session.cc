@@ -190,6 +190,10 @@ Status Session::Impl::attend(const AttentionStep& step, bool decode) {
     return TensorView::contiguous(data, DType::kF32,
                                   {1, step.num_tokens, num_heads, config.head_dim});
   };
+  if (options.observer) {
+    LD_RETURN_IF_ERROR(
+        options.observer({step.layer_idx, num_tokens, step.num_tokens, step.q, step.k, step.v}));
+  }
   Stopwatch watch;
   StepTimes& times = decode ? decode_times : prefill_times;
   LD_RETURN_IF_ERROR(cache.append(step.layer_idx, view(step.k, config.num_kv_heads),

@@ -54,6 +54,17 @@ struct LayerDelta {
   float delta = 0.0f;  // nats, >= 0
 };
 
+// One layer's tensors of a step, after RoPE, as attention gets them. fp32, contiguous, valid during
+// the call.
+struct LayerTensors {
+  int32_t layer_idx = 0;
+  int64_t first_token = 0;  // position of the step's first token
+  int64_t num_tokens = 0;
+  const float* q = nullptr;  // [num_tokens, num_q_heads, head_dim]
+  const float* k = nullptr;  // [num_tokens, num_kv_heads, head_dim]
+  const float* v = nullptr;  // as k
+};
+
 struct SessionOptions {
   Method method = Method::kDense;
   FfdOptions ffd;                        // used when method is kFfd
@@ -64,6 +75,9 @@ struct SessionOptions {
   int32_t page_size = 128;               // tokens; kFfd: 64 or 128
   int32_t prefill_chunk = 512;           // most tokens per prefill step, >= 1
   DeviceInfo device;                     // of detect_device; the CPU
+  // Called for every layer of every step, before its attention; an error ends the step. May be
+  // empty.
+  std::function<Status(const LayerTensors&)> observer;
 };
 
 // Where the seconds of a kind of step went. The rest is what no other member names.
