@@ -64,7 +64,8 @@ struct KvLayerView {
   TensorView k;
   TensorView v;  // GQA: [num_pages, num_kv_heads, page_size, value_dim]; MLA: unused
   // kTwoPlane only. chunk (page, head) starts at chunks + page * chunk_page_stride_bytes +
-  // head * format.chunk_bytes(); residuals likewise with format.residual_bytes().
+  // head * format.chunk_bytes(); residuals likewise with format.residual_bytes(). Pointers and
+  // page strides are multiples of 16 bytes.
   uint8_t* chunks = nullptr;
   int64_t chunk_page_stride_bytes = 0;
   uint8_t* residuals = nullptr;
@@ -132,7 +133,7 @@ class LONGDECODE_API DecodePlan {
   const KernelChoice& kernel() const;
 
   // Device bytes for the workspace: 16-byte aligned, not shared by concurrent runs, reusable by
-  // the next run without another init.
+  // the next run without another init. It belongs to the caller and outlives the runs.
   int64_t workspace_bytes() const;
   Status init(void* workspace, StreamHandle stream);
 

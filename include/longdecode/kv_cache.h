@@ -26,7 +26,7 @@ namespace longdecode {
 using SequenceId = int32_t;
 
 // Writes new tokens of a step into one layer (engines with their own pools call it directly).
-// Sequence b gets new_lens[b] tokens at positions kv_lens[b] - new_lens[b] .. kv_lens[b] - 1.
+// Sequence b gets query_lens[b] tokens at positions kv_lens[b] - query_lens[b] .. kv_lens[b] - 1.
 // Two-plane: keys go to the ring; pages due by num_quantized_pages(kv_lens[b]) are quantised.
 struct AppendArgs {
   KvLayerView kv;
@@ -90,6 +90,8 @@ class LONGDECODE_API KvCache {
 
   // The reserved step: kv_lens with the new tokens, query_lens = the new tokens, block table rows
   // and slots by batch index. The pointers stay the same for the cache's lifetime.
+  // For a run with fewer query tokens than were appended (the last token of a prefill chunk), copy
+  // the view and set query_lens to nullptr or to an array of your own.
   const BatchView& step() const;
 
   // k, v as in AppendArgs, of the reserved step. Every layer once, in any order.
@@ -98,6 +100,7 @@ class LONGDECODE_API KvCache {
   // Ends the step: kv_len grows by the reserved tokens.
   Status commit();
 
+  // The pointers belong to the cache and live as long as it.
   KvLayerView layer(int32_t layer_idx) const;
 
   // Fills an empty sequence with kv_len tokens of an existing paged cache: layers[l] is layer l's
