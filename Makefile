@@ -13,6 +13,7 @@ help:
 	@echo "make lint       format, include-direction and file-length checks"
 	@echo "make format     clang-format every source in place"
 	@echo "make clean      remove the build folders"
+	@echo "variables       MODEL=file.gguf DOCUMENT=file.txt[.gz] of make run, JOBS=n of every build"
 
 build:
 	@scripts/setup.sh build

@@ -168,7 +168,8 @@ def main():
                 ["generate", "-m", args.model, "-f", prompt, "--chat", "-n", args.predict,
                  "--temp", "0", "--method", method, "--progress", *flags], show_progress=True)
     dense, ffd = runs["dense"], runs["ffd"]
-    print(f"\n{dense['model_name']} on {args.document}, {dense['num_threads']} threads\n")
+    print(f"\n{dense['model_name']} on {args.document}, {dense['num_threads']} threads"
+          f" (ffd: {args.ffd_flags or 'defaults'})\n")
     report(dense, ffd)
     for method, run in runs.items():
         print(f"\n--- {method}: {run['stop_reason']} ---\n{run['text'].strip()}")
