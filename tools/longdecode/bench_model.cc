@@ -31,9 +31,9 @@ namespace longdecode::tool {
 namespace {
 
 constexpr const char* kFooter = R"(
-Rows as llama-bench has them: ppP @ dD is the prefill of P tokens after D tokens of context, tgN @ dD
-are N decode steps there, without sampling. The context is filled once per method and depth and put
-back before each repetition. tok_s is the mean of the repetitions, tok_s_stdev their standard
+Rows as llama-bench has them: ppP @ dD is the prefill of P tokens after D tokens of context, tgN @
+dD are N decode steps there, without sampling. The context is filled once per method and depth and
+put back before each repetition. tok_s is the mean of the repetitions, tok_s_stdev their standard
 deviation. kept_fraction and kv_bytes_read_per_token are those of the decode steps, which are fed
 with the text that follows the context; kept_fraction depends on the text. Without -f that is a
 fixed pseudo-random sequence of English words, which is no substitute for a real document.

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,13 +13,14 @@
 #include "commands.h"
 #include "generate_options.h"
 #include "generate_report.h"
+#include "generator.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
+#include "prompt_cache_file.h"
 #include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
 #include "runner/tokenizer/from_gguf.h"
-#include "runner/tokenizer/stream_decoder.h"
 
 namespace longdecode::tool {
 namespace {
@@ -28,6 +29,7 @@ constexpr const char* kExamples = R"(
 Examples:
   longdecode generate -m model.gguf -p "Once upon a time" -n 64
   longdecode generate -m model.gguf -f question.txt --chat --temp 0 --method ffd
+  longdecode generate -m model.gguf -f long.txt --prompt-cache long.cache --verbose
   longdecode generate -m model.gguf -f long.txt --method ffd --delta 7 --dense-layers 0,1 --json -
 
 Every option with (Env:...) can be set in the environment, too; the command line wins.)";
@@ -56,63 +58,31 @@ Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t mode
   return {};
 }
 
-// Samples, prints and feeds tokens until something ends the text.
-class Generator {
- public:
-  Generator(const GenerateOptions& options, const runner::Tokenizer& tokenizer,
-            runner::Sampler sampler, bool print_text, GenerateResult& result)
-      : options_(options),
-        tokenizer_(tokenizer),
-        sampler_(std::move(sampler)),
-        print_text_(print_text),
-        result_(result) {}
+Result<runner::Session> open_session(const GenerateOptions& options,
+                                     std::shared_ptr<const runner::Model> model) {
+  LD_ASSIGN_OR_RETURN(
+      const auto resolved,
+      session_options(options.session, parse_method(options.method), options.context_len));
+  return runner::Session::create(std::move(model), resolved);
+}
 
-  Status run(runner::Session& session) {
-    const Stopwatch watch;
-    result_.stop_reason = "length";
-    while (static_cast<int64_t>(result_.token_ids.size()) < options_.num_predict) {
-      LD_ASSIGN_OR_RETURN(const int32_t token, next_token(session));
-      if (tokenizer_.is_end_of_generation(token)) {
-        result_.stop_reason = "eos";
-        break;
-      }
-      result_.token_ids.push_back(token);
-      LD_RETURN_IF_ERROR(emit(decoder_.push(tokenizer_.decode(token))));
-      if (static_cast<int64_t>(result_.token_ids.size()) == options_.num_predict) break;
-      LD_RETURN_IF_ERROR(session.decode(token));
-      ++result_.decode_steps;
-    }
-    LD_RETURN_IF_ERROR(emit(decoder_.flush()));
-    result_.decode_s = watch.seconds();
-    return {};
-  }
+Status prefill_rest(std::span<const int32_t> prompt, bool progress, runner::Session& session) {
+  const auto rest = prompt.subspan(static_cast<size_t>(session.num_tokens()));
+  if (rest.empty()) return {};
+  return session.prefill(rest, Progress("prefill", progress));
+}
 
- private:
-  Result<int32_t> next_token(const runner::Session& session) {
-    if (!options_.ignore_eos) return sampler_.sample(session.logits());
-    const auto logits = session.logits();
-    logits_.assign(logits.begin(), logits.end());
-    for (size_t id = 0; id < logits_.size(); ++id) {
-      if (tokenizer_.is_end_of_generation(static_cast<int32_t>(id))) {
-        logits_[id] = -std::numeric_limits<float>::infinity();
-      }
-    }
-    return sampler_.sample(logits_);
-  }
-
-  Status emit(const std::string& text) {
-    result_.text += text;
-    return print_text_ && !text.empty() ? write_stdout(text) : Status();
-  }
-
-  const GenerateOptions& options_;
-  const runner::Tokenizer& tokenizer_;
-  runner::Sampler sampler_;
-  runner::StreamDecoder decoder_;
-  std::vector<float> logits_;
-  bool print_text_;
-  GenerateResult& result_;
-};
+void fill_result(const GenerateOptions& options, const runner::Session& session,
+                 GenerateResult& result) {
+  result.model_path = options.prompt.model_path;
+  result.method = options.method;
+  result.kernel = session.kernel_name();
+  result.kv_type = options.session.kv_type;
+  result.num_threads = session.options().device.num_threads;
+  result.context_len = session.options().context_len;
+  result.stats = session.stats();
+  result.peak_rss_bytes = peak_rss_bytes();
+}
 
 Status run_generate(GenerateOptions options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
@@ -121,48 +91,55 @@ Status run_generate(GenerateOptions options) {
   }
   LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
 
-  const Stopwatch load_watch;
+  LD_ASSIGN_OR_RETURN(auto cache, PromptCacheFile::open(options.prompt_cache_path));
+
+  Stopwatch watch;
   GenerateResult result;
   LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.prompt.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
+  result.load_s = watch.lap();
   LD_ASSIGN_OR_RETURN(const auto encoding,
                       encode_prompt(options.prompt, prompt, model->file(), tokenizer));
+  result.tokenize_s = watch.lap();
   const int64_t wanted = options.num_predict;
   result.prompt_tokens = static_cast<int64_t>(encoding.ids.size());
   LD_RETURN_IF_ERROR(fit_context(options, result.prompt_tokens, model->config().context_len));
+  LD_ASSIGN_OR_RETURN(auto session, open_session(options, model));
+  result.load_s += watch.lap();
+
+  LD_ASSIGN_OR_RETURN(result.cached_tokens, cache.restore(encoding.ids, *model, session));
+  result.cache_s = watch.lap();
+  LD_RETURN_IF_ERROR(prefill_rest(encoding.ids, options.progress, session));
+  result.prefill_s = watch.lap();
+  LD_RETURN_IF_ERROR(cache.save_prompt(encoding.ids, session));
+  result.cache_s += watch.lap();
+
   result.seed = choose_seed(options.seed);
   options.sampler.seed = result.seed;
   LD_ASSIGN_OR_RETURN(auto sampler, runner::Sampler::create(options.sampler));
-  LD_ASSIGN_OR_RETURN(
-      const auto session_opts,
-      session_options(options.session, parse_method(options.method), options.context_len));
-  LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, session_opts));
-  result.load_s = load_watch.seconds();
+  const GeneratorOptions generator_options = {.ignore_eos = options.ignore_eos,
+                                              .print_text = !output.is_stdout()};
+  Generator generator(generator_options, tokenizer, std::move(sampler));
+  LD_ASSIGN_OR_RETURN(Generated generated, generator.run(options.num_predict, session));
+  if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout("\n"));
+  watch.lap();
+  LD_RETURN_IF_ERROR(
+      cache.save_all(encoding.ids, generated.token_ids, generated.decode_steps, session));
+  result.cache_s += watch.lap();
 
-  const Stopwatch prefill_watch;
-  LD_RETURN_IF_ERROR(session.prefill(encoding.ids, Progress("prefill", options.progress)));
-  result.prefill_s = prefill_watch.seconds();
-
-  const bool print_text = !output.is_stdout();
-  Generator generator(options, tokenizer, std::move(sampler), print_text, result);
-  LD_RETURN_IF_ERROR(generator.run(session));
-  if (result.stop_reason == "length" && options.num_predict < wanted) {
-    result.stop_reason = "context";
-  }
-  if (print_text) LD_RETURN_IF_ERROR(write_stdout("\n"));
-
-  result.model_path = options.prompt.model_path;
+  const bool cut = generated.stop_reason == "length" && options.num_predict < wanted;
+  result.stop_reason = cut ? "context" : generated.stop_reason;
+  result.token_ids = std::move(generated.token_ids);
+  result.text = std::move(generated.text);
+  result.decode_steps = generated.decode_steps;
+  result.decode_s = generated.total_s;
+  result.sampling_s = generated.sampling_s;
+  fill_result(options, session, result);
   result.model_name = model->config().name;
-  result.method = options.method;
-  result.kernel = session.kernel_name();
-  result.kv_type = options.session.kv_type;
-  result.num_threads = session.options().device.num_threads;
-  result.context_len = session.options().context_len;
-  result.stats = session.stats();
-  result.peak_rss_bytes = peak_rss_bytes();
   LD_RETURN_IF_ERROR(output.write(report_json(result)));
   fmt::print(stderr, "{}", report_table(result));
+  if (options.verbose) fmt::print(stderr, "{}", timing_table(result));
   return {};
 }
 

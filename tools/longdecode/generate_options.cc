@@ -67,6 +67,13 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
       .add_option("--json", options.json_path,
                   "Write the result as JSON to FILE, or to stdout alone for -")
       ->type_name("FILE");
+  command
+      .add_option("--prompt-cache", options.prompt_cache_path,
+                  "Keep the KV cache in FILE: a later run whose prompt starts with the cached one "
+                  "prefills only the rest; refused for another model, --method or --kv-type")
+      ->type_name("FILE")
+      ->envname("LONGDECODE_PROMPT_CACHE");
+  command.add_flag("--verbose", options.verbose, "Show where the time went, on stderr");
   command.add_flag("--progress", options.progress,
                    "Show progress on stderr even when it is no terminal");
 }

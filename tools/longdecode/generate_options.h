@@ -33,6 +33,8 @@ struct GenerateOptions {
   SessionFlags session;
   bool ignore_eos = false;
   bool progress = false;
+  bool verbose = false;
+  std::string prompt_cache_path;
   std::string json_path;
   std::vector<std::string> unused_flags;  // given, but without effect on this method
 };

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "build_info.h"
 
@@ -25,6 +27,42 @@ std::string table_row(const char* name, int64_t count, double seconds) {
   return fmt::format("{:<10}{:>7} tokens{:>9.2f} s {}\n", name, count, seconds, rate);
 }
 
+struct Part {
+  const char* name;
+  double seconds;
+};
+
+std::vector<Part> prefill_parts(const GenerateResult& result) {
+  const runner::StepTimes& times = result.stats.prefill_times;
+  return {{"linear", times.linear_s},
+          {"attention", times.attention_s},
+          {"append", times.append_s},
+          {"rest", result.prefill_s - times.linear_s - times.attention_s - times.append_s}};
+}
+
+std::vector<Part> decode_parts(const GenerateResult& result) {
+  const runner::StepTimes& times = result.stats.decode_times;
+  return {{"linear", times.linear_s},
+          {"attention", times.attention_s},
+          {"append", times.append_s},
+          {"sampling", result.sampling_s},
+          {"rest", result.decode_s - times.linear_s - times.attention_s - times.append_s -
+                       result.sampling_s}};
+}
+
+Json timing_json(const GenerateResult& result) {
+  const auto object = [](const std::vector<Part>& parts) {
+    Json json = Json::object();
+    for (const Part& part : parts) json[fmt::format("{}_s", part.name)] = part.seconds;
+    return json;
+  };
+  return {{"load_s", result.load_s},
+          {"tokenize_s", result.tokenize_s},
+          {"prompt_cache_s", result.cache_s},
+          {"prefill", object(prefill_parts(result))},
+          {"decode", object(decode_parts(result))}};
+}
+
 }  // namespace
 
 int64_t peak_rss_bytes() {
@@ -38,13 +76,15 @@ std::string report_json(const GenerateResult& result) {
       {"text", result.text},
       {"token_ids", result.token_ids},
       {"prompt_tokens", result.prompt_tokens},
+      {"cached_tokens", result.cached_tokens},
       {"n_generated", result.token_ids.size()},
       {"stop_reason", result.stop_reason},
-      {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
+      {"prefill_tok_s", per_second(result.prompt_tokens - result.cached_tokens, result.prefill_s)},
       {"decode_tok_s", per_second(result.decode_steps, result.decode_s)},
       {"load_s", result.load_s},
       {"prefill_s", result.prefill_s},
       {"decode_s", result.decode_s},
+      {"timing", timing_json(result)},
       {"kept_fraction", result.stats.kept_fraction},
       {"kv_bytes", result.stats.kv_bytes},
       {"kv_bytes_read_per_token", result.stats.kv_bytes_read_per_token},
@@ -67,12 +107,34 @@ std::string report_json(const GenerateResult& result) {
 std::string report_table(const GenerateResult& result) {
   std::string table = fmt::format("\n{}, {}, {}, {} threads\n", result.model_name, result.method,
                                   result.kernel, result.num_threads);
-  table += table_row("prefill", result.prompt_tokens, result.prefill_s);
+  if (result.cached_tokens > 0) table += table_row("cached", result.cached_tokens, 0.0);
+  table += table_row("prefill", result.prompt_tokens - result.cached_tokens, result.prefill_s);
   table += table_row("decode", result.decode_steps, result.decode_s);
   table += fmt::format("kept_fraction {:.3f}, KV cache {}, read per token {}, peak memory {}\n",
                        result.stats.kept_fraction, mebibytes(double(result.stats.kv_bytes)),
                        mebibytes(result.stats.kv_bytes_read_per_token),
                        mebibytes(double(result.peak_rss_bytes)));
+  return table;
+}
+
+std::string timing_table(const GenerateResult& result) {
+  std::string table = fmt::format("{:<22}{:>10}\n", "time", "ms");
+  const auto row = [&](std::string name, double seconds, std::string more) {
+    table += fmt::format("{:<22}{:>10.1f}{}\n", name, 1e3 * seconds, more);
+  };
+  row("load", result.load_s, "");
+  row("tokenize", result.tokenize_s, "");
+  if (result.cache_s > 0.0) row("prompt cache", result.cache_s, "");
+  row("prefill", result.prefill_s, "");
+  for (const Part& part : prefill_parts(result)) {
+    row(fmt::format("  {}", part.name), part.seconds, "");
+  }
+  const auto steps = static_cast<double>(std::max<int64_t>(result.decode_steps, 1));
+  row("decode", result.decode_s, fmt::format("{:>10.3f} per step", 1e3 * result.decode_s / steps));
+  for (const Part& part : decode_parts(result)) {
+    row(fmt::format("  {}", part.name), part.seconds,
+        fmt::format("{:>10.3f}", 1e3 * part.seconds / steps));
+  }
   return table;
 }
 

@@ -21,13 +21,17 @@ struct GenerateResult {
   int64_t context_len = 0;
 
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;       // of the prompt, restored from a prompt cache
   std::vector<int32_t> token_ids;  // generated, without the token that ended the text
   std::string text;
   std::string stop_reason;  // "eos", "length" (-n) or "context"
 
   double load_s = 0.0;
-  double prefill_s = 0.0;
-  double decode_s = 0.0;     // all decode steps, sampling included
+  double tokenize_s = 0.0;  // the prompt
+  double cache_s = 0.0;     // reading and writing the prompt cache
+  double prefill_s = 0.0;   // of prompt_tokens - cached_tokens
+  double decode_s = 0.0;    // all decode steps, sampling included
+  double sampling_s = 0.0;
   int64_t decode_steps = 0;  // the first token comes from the prefill
   int64_t peak_rss_bytes = 0;
   runner::SessionStats stats;
@@ -41,6 +45,9 @@ std::string report_json(const GenerateResult& result);
 
 // A few lines for people.
 std::string report_table(const GenerateResult& result);
+
+// Where the time went, line by line.
+std::string timing_table(const GenerateResult& result);
 
 }  // namespace longdecode::tool
 

@@ -33,7 +33,31 @@ Status write_file(const std::string& path, std::string_view text) {
   return status;
 }
 
+std::string temporary_path(const std::string& path) {
+  return fmt::format("{}.tmp{}", path, getpid());
+}
+
 }  // namespace
+
+Result<std::string> check_output_path(const char* flag, const std::string& path) {
+  std::error_code error;
+  const fs::file_type kind = fs::status(path, error).type();
+  if (kind == fs::file_type::directory) return invalid_argument("{} {} is a directory", flag, path);
+  const bool exists = kind != fs::file_type::not_found;
+  if (exists && access(path.c_str(), W_OK) != 0) {
+    return invalid_argument("{} {} cannot be written: {}", flag, path, std::strerror(errno));
+  }
+  if (exists && kind != fs::file_type::regular) {
+    return invalid_argument("{} {} is no regular file", flag, path);
+  }
+  const std::string target = exists ? fs::canonical(path, error).string() : path;
+  const std::string trial = temporary_path(target);
+  if (!write_file(trial, "").ok()) {
+    return invalid_argument("{} {} cannot be written: {}", flag, path, std::strerror(errno));
+  }
+  std::remove(trial.c_str());
+  return target;
+}
 
 Result<JsonOutput> JsonOutput::open(const std::string& path) {
   JsonOutput output;
@@ -41,19 +65,10 @@ Result<JsonOutput> JsonOutput::open(const std::string& path) {
   if (path.empty() || path == "-") return output;
   std::error_code error;
   const fs::file_type kind = fs::status(path, error).type();
-  if (kind == fs::file_type::directory) return invalid_argument("--json {} is a directory", path);
-  const bool regular = kind == fs::file_type::regular;
-  if (kind != fs::file_type::not_found && access(path.c_str(), W_OK) != 0) {
-    return invalid_argument("--json {} cannot be written: {}", path, std::strerror(errno));
-  }
-  if (kind != fs::file_type::not_found && !regular) return output;
-  // The file itself, not a link to it, is what is replaced.
-  if (regular) output.path_ = fs::canonical(path, error).string();
-  output.temporary_path_ = fmt::format("{}.tmp{}", output.path_, getpid());
-  if (!write_file(output.temporary_path_, "").ok()) {
-    return invalid_argument("--json {} cannot be written: {}", path, std::strerror(errno));
-  }
-  std::remove(output.temporary_path_.c_str());
+  const bool special = kind == fs::file_type::character || kind == fs::file_type::fifo;
+  if (special && access(path.c_str(), W_OK) == 0) return output;
+  LD_ASSIGN_OR_RETURN(output.path_, check_output_path("--json", path));
+  output.temporary_path_ = temporary_path(output.path_);
   return output;
 }
 

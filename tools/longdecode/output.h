@@ -9,6 +9,10 @@
 
 namespace longdecode::tool {
 
+// A path that a regular file can be written to, links resolved: the file itself is what a rename
+// replaces. An error that names the flag otherwise; nothing is left there.
+Result<std::string> check_output_path(const char* flag, const std::string& path);
+
 class JsonOutput {
  public:
   // path "-" is stdout, "" is nowhere. Called before the work starts: a path that cannot be written

@@ -13,6 +13,12 @@ class Stopwatch {
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
+  // seconds(), and starts anew.
+  double lap() {
+    const double passed = seconds();
+    start_ = std::chrono::steady_clock::now();
+    return passed;
+  }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

@@ -1,0 +1,51 @@
+#include "prompt_cache_file.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "output.h"
+#include "runner/prompt_cache/model_hash.h"
+
+namespace longdecode::tool {
+
+Result<PromptCacheFile> PromptCacheFile::open(const std::string& path) {
+  PromptCacheFile file;
+  if (path.empty()) return file;
+  LD_ASSIGN_OR_RETURN(file.path_, check_output_path("--prompt-cache", path));
+  std::error_code error;
+  if (std::filesystem::exists(file.path_, error)) {
+    LD_ASSIGN_OR_RETURN(file.found_, runner::PromptCache::open(file.path_));
+  }
+  return file;
+}
+
+Result<int64_t> PromptCacheFile::restore(std::span<const int32_t> prompt,
+                                         const runner::Model& model, runner::Session& session) {
+  if (path_.empty()) return 0;
+  model_hash_ = runner::model_hash(model.file(), session.options().device.num_threads);
+  if (!found_) return 0;
+  LD_ASSIGN_OR_RETURN(num_restored_, found_->restore(prompt, model_hash_, &session));
+  found_.reset();  // unmaps the file before it is replaced
+  return num_restored_;
+}
+
+Status PromptCacheFile::save_prompt(std::span<const int32_t> prompt,
+                                    const runner::Session& session) {
+  if (path_.empty()) return {};
+  points_ = {runner::capture_point(session)};
+  if (num_restored_ == session.num_tokens()) return {};
+  return runner::save_prompt_cache(path_, model_hash_, prompt, points_, session);
+}
+
+Status PromptCacheFile::save_all(std::span<const int32_t> prompt,
+                                 std::span<const int32_t> generated, int64_t num_fed,
+                                 const runner::Session& session) {
+  if (path_.empty() || num_fed == 0) return {};
+  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+  tokens.insert(tokens.end(), generated.begin(), generated.begin() + num_fed);
+  points_.push_back(runner::capture_point(session));
+  return runner::save_prompt_cache(path_, model_hash_, tokens, points_, session);
+}
+
+}  // namespace longdecode::tool
