@@ -1,4 +1,5 @@
-// A llama forward pass in double precision, plain loops, from the model's description.
+// A forward pass of llama, qwen2 and qwen3 in double precision, plain loops, from the model's
+// description.
 #ifndef LONGDECODE_TESTS_SUPPORT_LLAMA_REFERENCE_H_
 #define LONGDECODE_TESTS_SUPPORT_LLAMA_REFERENCE_H_
 
@@ -74,14 +75,27 @@ class LlamaReference {
     for (size_t i = 0; i < x.size(); ++i) out[i] = x[i] * scale * double(weight[i]);
     return out;
   }
+  static void add(const float* bias, Vector* x) {
+    for (size_t i = 0; bias != nullptr && i < x->size(); ++i) (*x)[i] += double(bias[i]);
+  }
+  void norm_heads(const float* weight, Vector* heads) const {
+    const auto dim = static_cast<std::ptrdiff_t>(config_.head_dim);
+    if (weight == nullptr) return;
+    for (auto head = heads->begin(); head != heads->end(); head += dim) {
+      const Vector normed = norm(Vector(head, head + dim), weight);
+      std::copy(normed.begin(), normed.end(), head);
+    }
+  }
   void rotate(Vector* heads) const {
     for (size_t start = 0; start < heads->size(); start += size_t(config_.head_dim)) {
       for (int32_t i = 0; i < config_.rope_dim / 2; ++i) {
         double angle = double(position_) * config_.rope_position_scale *
                        std::pow(config_.rope_freq_base, -2.0 * i / config_.rope_dim);
         if (weights_.rope_divisors != nullptr) angle /= double(weights_.rope_divisors[i]);
-        double& a = (*heads)[start + size_t(2 * i)];
-        double& b = (*heads)[start + size_t(2 * i + 1)];
+        const bool adjacent = config_.rope_pairs == runner::RopePairs::kAdjacent;
+        const int32_t second = adjacent ? 2 * i + 1 : i + config_.rope_dim / 2;
+        double& a = (*heads)[start + size_t(adjacent ? 2 * i : i)];
+        double& b = (*heads)[start + size_t(second)];
         const double rotated = a * std::cos(angle) - b * std::sin(angle);
         b = a * std::sin(angle) + b * std::cos(angle);
         a = rotated;
@@ -91,10 +105,16 @@ class LlamaReference {
   Vector attention(const Vector& x, const runner::LayerWeights& w, Cache* cache) {
     Vector q = multiply(w.q, x);
     Vector k = multiply(w.k, x);
+    Vector v = multiply(w.v, x);
+    add(w.q_bias, &q);
+    add(w.k_bias, &k);
+    add(w.v_bias, &v);
+    norm_heads(w.q_norm, &q);
+    norm_heads(w.k_norm, &k);
     rotate(&q);
     rotate(&k);
     cache->k.push_back(k);
-    cache->v.push_back(multiply(w.v, x));
+    cache->v.push_back(v);
     const auto dim = size_t(config_.head_dim);
     Vector out(q.size());
     for (int32_t head = 0; head < config_.num_q_heads; ++head) {

@@ -13,10 +13,10 @@
 
 namespace longdecode::tests {
 
-inline constexpr runner::GgmlType kAllTypes[] = {runner::GgmlType::kF32,  runner::GgmlType::kF16,
-                                                 runner::GgmlType::kBF16, runner::GgmlType::kQ4_0,
-                                                 runner::GgmlType::kQ4_1, runner::GgmlType::kQ8_0,
-                                                 runner::GgmlType::kQ6_K};
+inline constexpr runner::GgmlType kAllTypes[] = {
+    runner::GgmlType::kF32,  runner::GgmlType::kF16,  runner::GgmlType::kBF16,
+    runner::GgmlType::kQ4_0, runner::GgmlType::kQ4_1, runner::GgmlType::kQ8_0,
+    runner::GgmlType::kQ4_K, runner::GgmlType::kQ5_K, runner::GgmlType::kQ6_K};
 
 inline void put_half(uint8_t* to, float value) {
   const uint16_t bits = f32_to_f16(value);
@@ -55,6 +55,11 @@ inline std::vector<uint8_t> random_weights(runner::GgmlType type, int64_t num_we
       case GgmlType::kQ8_0:
         put_half(block, scale / 64);
         break;
+      case GgmlType::kQ4_K:  // scales and mins reach 63; q reaches 15
+      case GgmlType::kQ5_K:  // q reaches 31
+        put_half(block, scale / (type == GgmlType::kQ4_K ? 250 : 500));
+        put_half(block + 2, scale / 33);  // the mean is near 0
+        break;
       default:  // Q6_K: scales reach 127, q reaches 32
         put_half(block + 208, scale / 1000);
     }
@@ -67,7 +72,9 @@ inline void copy_block_scales(runner::GgmlType type, const std::vector<uint8_t>&
                               std::vector<uint8_t>* to) {
   const auto block_bytes = static_cast<size_t>(runner::ggml_type_info(type).block_bytes);
   const size_t begin = type == runner::GgmlType::kQ6_K ? 208 : 0;
-  const size_t size = type == runner::GgmlType::kQ4_1 ? 4 : 2;
+  const bool has_min = type == runner::GgmlType::kQ4_1 || type == runner::GgmlType::kQ4_K ||
+                       type == runner::GgmlType::kQ5_K;
+  const size_t size = has_min ? 4 : 2;
   for (size_t at = begin; at < to->size(); at += block_bytes) {
     std::memcpy(to->data() + at, from.data() + at, size);
   }
@@ -91,6 +98,24 @@ inline double q6k_weight(const uint8_t* block, int64_t i) {
   return half_at(block + 208) * scale * ((low | high << 4) - 32);
 }
 
+// Q4_K and Q5_K.
+inline double k_weight(runner::GgmlType type, const uint8_t* block, int64_t i) {
+  const bool five = type == runner::GgmlType::kQ5_K;
+  const uint8_t* packed = block + 4;
+  const uint8_t* q = block + (five ? 48 : 16);
+  const int64_t g = i / 32;
+  int scale = packed[g] & 63;
+  int min = packed[g + 4] & 63;
+  if (g >= 4) {
+    scale = (packed[g + 4] & 15) | (packed[g - 4] >> 6) << 4;
+    min = packed[g + 4] >> 4 | (packed[g] >> 6) << 4;
+  }
+  const uint8_t byte = q[i / 64 * 32 + i % 32];
+  int value = g % 2 == 0 ? byte & 15 : byte >> 4;
+  if (five) value |= (block[16 + i % 32] >> g & 1) << 4;
+  return half_at(block) * scale * value - half_at(block + 2) * min;
+}
+
 inline double weight_at(runner::GgmlType type, const uint8_t* row, int64_t i) {
   using runner::GgmlType;
   const runner::GgmlTypeInfo& info = runner::ggml_type_info(type);
@@ -110,6 +135,9 @@ inline double weight_at(runner::GgmlType type, const uint8_t* row, int64_t i) {
       return half_at(block) * nibble(block + 4) + half_at(block + 2);
     case GgmlType::kQ8_0:
       return half_at(block) * static_cast<int8_t>(block[2 + j]);
+    case GgmlType::kQ4_K:
+    case GgmlType::kQ5_K:
+      return k_weight(type, block, j);
     case GgmlType::kQ6_K:
       return q6k_weight(block, j);
   }

@@ -139,6 +139,44 @@ TEST(Transformer, MatchesDoubleForwardUntiedWithPartialScaledRope) {
   expect_matches_reference(tiny, 12);
 }
 
+TEST(Transformer, Qwen2MatchesDoubleForward) {
+  TinyLlama tiny;
+  tiny.architecture = "qwen2";
+  tiny.tied = false;
+  tiny.rope_freq_base = 1e6f;
+  expect_matches_reference(tiny, 12);
+}
+
+TEST(Transformer, Qwen3MatchesDoubleForward) {
+  TinyLlama tiny;
+  tiny.architecture = "qwen3";
+  tiny.num_q_heads = 4;
+  tiny.num_kv_heads = 2;
+  tiny.head_dim = 80;  // not hidden_dim / num_q_heads
+  tiny.rope_dim = 40;  // 20 pairs: no whole vectors
+  tiny.rope_scale_linear = 4.0f;
+  expect_matches_reference(tiny, 12);
+}
+
+TEST(Transformer, LlamaWithQkvBiasMatchesDoubleForward) {
+  TinyLlama tiny;
+  tiny.k_bias_norm = 3.0f;
+  expect_matches_reference(tiny, 12);
+}
+
+TEST(Model, ArchitecturesDemandTheirTensors) {
+  const auto refused = [](const char* architecture, const char* part) {
+    TinyLlama tiny;
+    tiny.architecture = architecture;
+    tiny.leave_out_extras = true;
+    const auto model = load(tiny.writer());
+    ASSERT_FALSE(model.ok());
+    EXPECT_NE(model.status().message().find(part), std::string::npos) << model.status().message();
+  };
+  refused("qwen2", "no tensor 'blk.0.attn_q.bias'");
+  refused("qwen3", "no tensor 'blk.0.attn_q_norm.weight'");
+}
+
 TEST(Model, ReadsTheConfig) {
   const auto model = load(TinyLlama().writer());
   ASSERT_TRUE(model.ok()) << model.status().message();
@@ -178,7 +216,7 @@ TEST(Model, RefusesBadModelsByName) {
        "no key 'general.architecture'"},
       {"unknown architecture",
        [] { return GgufWriter().add_string("general.architecture", "mamba"); },
-       StatusCode::kUnsupported, "architecture is 'mamba'; supported: llama"},
+       StatusCode::kUnsupported, "architecture is 'mamba'; supported: llama, qwen2, qwen3"},
       {"no keys", [] { return GgufWriter().add_string("general.architecture", "llama"); },
        StatusCode::kNotFound, "no key 'llama.block_count'"},
       {"missing layer", [] { return with([](TinyLlama* t) { t->num_layers = 0; }); },
@@ -194,16 +232,16 @@ TEST(Model, RefusesBadModelsByName) {
        StatusCode::kUnsupported, "llama.expert_count' is 8"},
       {"extra tensor",
        [] {
-         return TinyLlama().writer().add_tensor("blk.0.attn_q.bias", 0, {4},
+         return TinyLlama().writer().add_tensor("blk.0.attn_output.bias", 0, {4},
                                                 std::vector<uint8_t>(16));
        },
-       StatusCode::kUnsupported, "tensor 'blk.0.attn_q.bias' has no place"},
+       StatusCode::kUnsupported, "tensor 'blk.0.attn_output.bias' has no place"},
       {"tensor type",
        [] {
-         return TinyLlama().writer().add_tensor("output.weight", 12, {128, 300},
-                                                std::vector<uint8_t>(300 * 72));
+         return TinyLlama().writer().add_tensor("output.weight", 11, {128, 300},
+                                                std::vector<uint8_t>(300 * 55));
        },
-       StatusCode::kDataLoss, "Q4_K needs a multiple of 256"},
+       StatusCode::kDataLoss, "Q3_K needs a multiple of 256"},
   };
   for (const BadModel& bad : cases) {
     const auto model = load(bad.make());
@@ -228,8 +266,8 @@ TEST(Model, RefusesWrongShapesAndTypes) {
   expect(0, {256, 2}, 2048, StatusCode::kInvalidArgument,
          "tensor 'output.weight' has shape [256, 2]; [256, 300] is needed");
   expect(0, {256, 300, 2}, 2 * 256 * 300 * 4, StatusCode::kInvalidArgument, "[256, 300, 2]");
-  expect(12, {256, 300}, 144 * 300, StatusCode::kUnsupported,
-         "tensor 'output.weight' has type Q4_K; supported: F32");
+  expect(11, {256, 300}, 110 * 300, StatusCode::kUnsupported,
+         "tensor 'output.weight' has type Q3_K; supported: F32");
 }
 
 TEST(Model, MutatedFilesEndInAStatusOrRun) {

@@ -60,6 +60,30 @@ void expand_q6k(const uint8_t* block_bytes, float* out) {
   }
 }
 
+// Q4_K and, with the fifth bits of `qh`, Q5_K (else nullptr).
+void expand_k_block(const uint8_t* block, const uint8_t* q, const uint8_t* qh, float* out) {
+  const DF df;
+  const DI32 di;
+  uint16_t halves[2];
+  std::memcpy(halves, block, 4);
+  const float d = f16_to_f32(halves[0]);
+  const float dmin = f16_to_f32(halves[1]);
+  const GroupScales groups = unpack_group_scales(block + offsetof(BlockQ4_K, packed));
+  for (int32_t g = 0; g < 8; ++g) {
+    const auto scale = hn::Set(df, d * static_cast<float>(groups.scales >> 8 * g & 0xff));
+    const auto offset = hn::Set(df, -dmin * static_cast<float>(groups.mins >> 8 * g & 0xff));
+    for (size_t i = 0; i < 32; i += lanes()) {
+      const auto bytes = hn::PromoteTo(di, hn::LoadU(DU8(), q + g / 2 * 32 + i));
+      auto value = hn::And(hn::ShiftRightSame(bytes, g % 2 * 4), hn::Set(di, 15));
+      if (qh != nullptr) {
+        const auto high = hn::ShiftRightSame(hn::PromoteTo(di, hn::LoadU(DU8(), qh + i)), g);
+        value = hn::Or(value, hn::ShiftLeft<4>(hn::And(high, hn::Set(di, 1))));
+      }
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(df, value), scale, offset), df, out + g * 32 + i);
+    }
+  }
+}
+
 void expand_blocks(GgmlType type, const uint8_t* row, int64_t num_cols, float* out) {
   const DF df;
   for (int64_t col = 0; col < num_cols; col += kBlockWeights) {
@@ -121,6 +145,17 @@ void dequantize(const Matrix& matrix, int64_t row_idx, float* out) {
     case GgmlType::kQ4_1:
     case GgmlType::kQ8_0:
       return expand_blocks(matrix.type, row, matrix.num_cols, out);
+    case GgmlType::kQ4_K:
+    case GgmlType::kQ5_K:
+      for (int64_t col = 0; col < matrix.num_cols; col += kSuperBlockWeights) {
+        const bool five = matrix.type == GgmlType::kQ5_K;
+        const auto size = static_cast<int64_t>(five ? sizeof(BlockQ5_K) : sizeof(BlockQ4_K));
+        const uint8_t* block = row + col / kSuperBlockWeights * size;
+        const size_t q = five ? offsetof(BlockQ5_K, q) : offsetof(BlockQ4_K, q);
+        expand_k_block(block, block + q, five ? block + offsetof(BlockQ5_K, qh) : nullptr,
+                       out + col);
+      }
+      return;
     case GgmlType::kQ6_K:
       for (int64_t col = 0; col < matrix.num_cols; col += kSuperBlockWeights) {
         expand_q6k(row + col / kSuperBlockWeights * int64_t{sizeof(BlockQ6_K)}, out + col);

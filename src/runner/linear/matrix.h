@@ -4,6 +4,7 @@
 #define LONGDECODE_RUNNER_LINEAR_MATRIX_H_
 
 #include <cstdint>
+#include <cstring>
 
 #include "runner/gguf/ggml_type.h"
 
@@ -30,6 +31,45 @@ struct BlockQ8_0 {  // w_i = d * q_i
   int8_t q[32];
 };
 static_assert(sizeof(BlockQ8_0) == 34);
+
+// 8 groups of 32 weights: w_i = d * scale[g] * q_i - dmin * min[g], g = i / 32, q_i of 4 bits.
+// Weight 64 c + l (l < 32) is the low nibble of q[32 c + l], weight 64 c + 32 + l the high one.
+// scale and min have 6 bits: of group g < 4 in the low bits of packed[g] and packed[g + 4]; of
+// group g >= 4 the low 4 bits are the nibbles of packed[g + 4], the high 2 bits of the scale are
+// those of packed[g - 4], of the min those of packed[g].
+struct BlockQ4_K {
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t packed[12];
+  uint8_t q[128];
+};
+static_assert(sizeof(BlockQ4_K) == 144);
+
+// As Q4_K with 5 bits: bit 4 of weight 32 g + l is bit g of qh[l].
+struct BlockQ5_K {
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t packed[12];
+  uint8_t qh[32];
+  uint8_t q[128];
+};
+static_assert(sizeof(BlockQ5_K) == 176);
+
+struct GroupScales {
+  uint64_t scales;  // byte g: of group g
+  uint64_t mins;
+};
+
+// Unpacks the 12 bytes of a Q4_K or Q5_K block.
+inline GroupScales unpack_group_scales(const uint8_t* packed) {
+  uint32_t words[3];
+  std::memcpy(words, packed, sizeof(words));
+  const uint64_t scales_low = words[0] & 0x3f3f3f3f;
+  const uint64_t mins_low = words[1] & 0x3f3f3f3f;
+  const uint64_t scales_high = (words[2] & 0x0f0f0f0f) | (words[0] >> 2 & 0x30303030);
+  const uint64_t mins_high = (words[2] >> 4 & 0x0f0f0f0f) | (words[1] >> 2 & 0x30303030);
+  return {scales_low | scales_high << 32, mins_low | mins_high << 32};
+}
 
 // 16 groups of 16 weights: w_i = d * scale[i / 16] * (q_i - 32). In each half of 128 weights,
 // weight 32 k + l (k < 4, l < 32) has its low 4 bits in ql[32 (k % 2) + l], nibble k / 2, and its

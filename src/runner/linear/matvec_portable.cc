@@ -213,6 +213,59 @@ float dot_q6k(const uint8_t* row, const MatvecInput& input, int64_t x_idx) {
   return hn::GetLane(hn::SumOfLanes(df, sum));
 }
 
+// Group kGroup (32 weights) of a Q4_K or Q5_K block.
+template <typename Block, int kGroup>
+HWY_INLINE VF dot_k_group(const uint8_t* block, const int16_t* x) {
+  const DI16 d;
+  IntDot dot = {hn::Zero(DI32()), hn::Zero(DI32())};
+  for (size_t i = 0; i < 32; i += hn::Lanes(d)) {
+    const uint8_t* from = block + offsetof(Block, q) + kGroup / 2 * 32 + i;
+    const auto bytes = hn::PromoteTo(d, hn::LoadU(DU8(), from));
+    auto q = hn::And(hn::ShiftRight<kGroup % 2 * 4>(bytes), hn::Set(d, 15));
+    if constexpr (sizeof(Block) == sizeof(BlockQ5_K)) {
+      const auto high = hn::PromoteTo(d, hn::LoadU(DU8(), block + offsetof(BlockQ5_K, qh) + i));
+      q = hn::Or(q, hn::ShiftLeft<4>(hn::And(hn::ShiftRight<kGroup>(high), hn::Set(d, 1))));
+    }
+    dot.add(q, hn::LoadU(d, x + i));
+  }
+  return dot.value();
+}
+
+// The groups from kGroup on; adds what the mins take away to `mins`.
+template <typename Block, int kGroup = 0>
+HWY_INLINE VF dot_k_groups(const uint8_t* block, const GroupScales& groups, const int16_t* x,
+                           const float* x_scales, const float* x_sums, VF sum, float* mins) {
+  if constexpr (kGroup == 8) {
+    return sum;
+  } else {
+    const float scale = static_cast<float>(groups.scales >> 8 * kGroup & 0xff) * x_scales[kGroup];
+    *mins += static_cast<float>(groups.mins >> 8 * kGroup & 0xff) * x_sums[kGroup];
+    const VF dot = dot_k_group<Block, kGroup>(block, x + 32 * kGroup);
+    return dot_k_groups<Block, kGroup + 1>(block, groups, x, x_scales, x_sums,
+                                           hn::MulAdd(dot, hn::Set(DF(), scale), sum), mins);
+  }
+}
+
+template <typename Block>
+float dot_k(const uint8_t* row, const MatvecInput& input, int64_t x_idx) {
+  const DF df;
+  VF sum = hn::Zero(df);
+  float min_sum = 0.0f;
+  for (int64_t col = 0; col < input.num_cols(); col += kSuperBlockWeights) {
+    const uint8_t* block = row + col / kSuperBlockWeights * int64_t{sizeof(Block)};
+    uint16_t halves[2];
+    std::memcpy(halves, block, 4);
+    float mins = 0.0f;
+    const VF dot =
+        dot_k_groups<Block>(block, unpack_group_scales(block + offsetof(Block, packed)),
+                            input.q(x_idx) + col, input.scales(x_idx) + col / kBlockWeights,
+                            input.sums(x_idx) + col / kBlockWeights, hn::Zero(df), &mins);
+    sum = hn::MulAdd(dot, hn::Set(df, f16_to_f32(halves[0])), sum);
+    min_sum += f16_to_f32(halves[1]) * mins;
+  }
+  return hn::GetLane(hn::SumOfLanes(df, sum)) - min_sum;
+}
+
 template <GgmlType kType>
 HWY_INLINE VF load_weights(const uint8_t* row, int64_t col) {
   const DF df;
@@ -275,6 +328,10 @@ void multiply_rows(const Product& product, const MatvecInput& input, int64_t beg
       return multiply_blocks<BlockQ4_1>(product, input, begin, end);
     case GgmlType::kQ8_0:
       return multiply_blocks<BlockQ8_0>(product, input, begin, end);
+    case GgmlType::kQ4_K:
+      return multiply_each(dot_k<BlockQ4_K>, product, input, begin, end);
+    case GgmlType::kQ5_K:
+      return multiply_each(dot_k<BlockQ5_K>, product, input, begin, end);
     case GgmlType::kQ6_K:
       return multiply_each(dot_q6k, product, input, begin, end);
   }

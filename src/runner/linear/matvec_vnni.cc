@@ -182,16 +182,18 @@ struct RowQ8_0 {
   }
 };
 
-// Byte indices for a shuffle that puts byte `first` into byte 1 of the dwords of lanes 0 ..
-// `lanes` - 1, the next byte into the next `lanes` and so on, and zeros elsewhere. As int16 pairs
-// the dwords then hold (256 * value, 0).
-template <int kLanes>
+// Spreads the bytes `first`, first + 1, ... over kLanes lanes each, as byte kByte of a dword of
+// zeros: with kByte 0 the lanes are int16 pairs (value, 0) of an unsigned value, with 1 (256 *
+// value, 0) of a signed one.
+template <int kLanes, int kByte>
 LD_VNNI LD_INLINE __m512i spread_scales(__m512i scales, int first) {
   const __m512i steps = kLanes == 4
                             ? _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0)
                             : _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-  const __m512i index = _mm512_slli_epi32(_mm512_add_epi32(steps, _mm512_set1_epi32(first)), 8);
-  return _mm512_shuffle_epi8(scales, _mm512_or_si512(index, _mm512_set1_epi32(int(0x80800080))));
+  const __m512i index =
+      _mm512_slli_epi32(_mm512_add_epi32(steps, _mm512_set1_epi32(first)), 8 * kByte);
+  const int zeros = static_cast<int>(kByte == 0 ? 0x80808000 : 0x80800080);
+  return _mm512_shuffle_epi8(scales, _mm512_or_si512(index, _mm512_set1_epi32(zeros)));
 }
 
 struct RowQ6_K {
@@ -230,11 +232,58 @@ struct RowQ6_K {
                                                       two_bits, kAndOr);
         const __m512i q23 = _mm512_ternarylogic_epi64(
             high_nibbles(ql), _mm512_srlv_epi64(qh, right), two_bits, kAndOr);
-        sum = add_group(sum, q01, spread_scales<4>(scales, 8 * half), x[0]);
-        sum = add_group(sum, q23, spread_scales<4>(scales, 8 * half + 4), x[1]);
+        sum = add_group(sum, q01, spread_scales<4, 1>(scales, 8 * half), x[0]);
+        sum = add_group(sum, q23, spread_scales<4, 1>(scales, 8 * half + 4), x[1]);
       }
       const float d = half_to_float(row + offsetof(BlockQ6_K, d)) * (1.0f / 256.0f);
       total = _mm512_fmadd_ps(sum, _mm512_set1_ps(d), total);
+    }
+    return total;
+  }
+};
+
+template <typename Block>
+struct RowK {  // Q4_K and Q5_K
+  LD_VNNI LD_INLINE static __m512 dot(const uint8_t* row, int64_t num_cols,
+                                      const MatvecInput& input, int64_t x_idx) {
+    const XBytes* x = input.bytes(x_idx);
+    const float* x_sums = input.sums(x_idx);
+    // 32 bytes twice: their low nibbles are one group, their high ones the next.
+    const __m512i nibble = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
+    const __m512i two_groups = _mm512_set_epi64(1, 1, 1, 1, 0, 0, 0, 0);
+    __m512 total = _mm512_setzero_ps();
+    for (int64_t col = 0; col < num_cols; col += kSuperBlockWeights, row += sizeof(Block)) {
+      prefetch<sizeof(Block)>(row);
+      const GroupScales groups = unpack_group_scales(row + offsetof(Block, packed));
+      const __m512i scales = _mm512_set1_epi64(static_cast<int64_t>(groups.scales));
+      __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c, ++x) {
+        const __m512i bytes = _mm512_broadcast_i64x4(load_256(row + offsetof(Block, q) + 32 * c));
+        __m512i q = low_nibbles(_mm512_srlv_epi64(bytes, nibble));
+        if constexpr (sizeof(Block) == sizeof(BlockQ5_K)) {
+          const __m512i high =
+              _mm512_srlv_epi64(_mm512_broadcast_i64x4(load_256(row + offsetof(BlockQ5_K, qh))),
+                                _mm512_add_epi64(two_groups, _mm512_set1_epi64(2 * c)));
+          const __m512i bit = _mm512_and_si512(high, _mm512_set1_epi8(1));
+          q = _mm512_or_si512(q, _mm512_slli_epi16(bit, 4));
+        }
+        // A lane is at most 4 * 31 * 128 in size, an int16.
+        const __m512i spread = spread_scales<8, 0>(scales, 2 * c);
+        const __m512i zero = _mm512_setzero_si512();
+        const __m512i high = _mm512_dpbusd_epi32(zero, q, _mm512_load_si512(x->high));
+        const __m512i low = _mm512_dpbusd_epi32(zero, q, _mm512_load_si512(x->low));
+        const __m512i scaled =
+            join(_mm512_madd_epi16(high, spread), _mm512_madd_epi16(low, spread));
+        sum = add_scaled(sum, scaled, _mm512_load_ps(x->scale));
+      }
+      const float d = half_to_float(row);
+      total = _mm512_fmadd_ps(sum, _mm512_set1_ps(d), total);
+      const __m256 mins = _mm256_cvtepi32_ps(
+          _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(groups.mins))));
+      const __m256 taken = _mm256_mul_ps(mins, _mm256_loadu_ps(x_sums + col / kBlockWeights));
+      const float dmin = half_to_float(row + offsetof(Block, dmin));
+      total = _mm512_fnmadd_ps(_mm512_zextps256_ps512(taken), _mm512_set1_ps(dmin), total);
     }
     return total;
   }
@@ -332,6 +381,10 @@ void multiply_rows_vnni(const Product& product, const MatvecInput& input, int64_
       return multiply<RowQ4_1>(product, input, begin, end);
     case GgmlType::kQ8_0:
       return multiply<RowQ8_0>(product, input, begin, end);
+    case GgmlType::kQ4_K:
+      return multiply<RowK<BlockQ4_K>>(product, input, begin, end);
+    case GgmlType::kQ5_K:
+      return multiply<RowK<BlockQ5_K>>(product, input, begin, end);
     case GgmlType::kQ6_K:
       return multiply<RowQ6_K>(product, input, begin, end);
   }

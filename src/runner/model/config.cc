@@ -10,7 +10,7 @@
 namespace longdecode::runner {
 namespace {
 
-constexpr std::array<std::string_view, 1> kArchitectures = {"llama"};
+constexpr std::array<std::string_view, 3> kArchitectures = {"llama", "qwen2", "qwen3"};
 
 constexpr int64_t kMaxDim = 1 << 20;  // of any dimension but the vocabulary; far above real models
 constexpr int64_t kMaxLayers = 4096;
@@ -74,7 +74,11 @@ Status read_rope(const GgufFile& file, const Keys& keys, ModelConfig* config) {
   }
   LD_ASSIGN_OR_RETURN(config->rope_freq_base,
                       file.get_float_or(keys.key("rope.freq_base"), 10000.0));
-  LD_ASSIGN_OR_RETURN(const double factor, file.get_float_or(keys.key("rope.scaling.factor"), 1.0));
+  // rope.scale_linear is what older files call it.
+  LD_ASSIGN_OR_RETURN(const double old_factor,
+                      file.get_float_or(keys.key("rope.scale_linear"), 1.0));
+  LD_ASSIGN_OR_RETURN(const double factor,
+                      file.get_float_or(keys.key("rope.scaling.factor"), old_factor));
   LD_ASSIGN_OR_RETURN(const std::string_view scaling,
                       file.get_string_or(keys.key("rope.scaling.type"), "linear"));
   if (config->rope_freq_base <= 0.0 || factor <= 0.0) {
@@ -100,6 +104,9 @@ Result<ModelConfig> read_model_config(const GgufFile& file) {
   }
   ModelConfig config;
   config.architecture = architecture;
+  config.rope_pairs = architecture == "llama" ? RopePairs::kAdjacent : RopePairs::kHalves;
+  config.has_qkv_bias = architecture == "qwen2";
+  config.has_qk_norm = architecture == "qwen3";
   LD_ASSIGN_OR_RETURN(config.name, file.get_string_or("general.name", ""));
   const Keys keys(file, architecture);
   LD_RETURN_IF_ERROR(keys.read("block_count", kMaxLayers, &config.num_layers));

@@ -10,6 +10,12 @@
 
 namespace longdecode::runner {
 
+// The channels that RoPE rotates together, of the first rope_dim ones of a head.
+enum class RopePairs : int32_t {
+  kAdjacent,  // (2 i, 2 i + 1)
+  kHalves,    // (i, i + rope_dim / 2), "NeoX"
+};
+
 struct ModelConfig {
   std::string architecture;  // general.architecture
   std::string name;          // general.name, or empty
@@ -23,8 +29,11 @@ struct ModelConfig {
   int64_t context_len = 0;  // tokens that the model was made for
   float rms_eps = 0.0f;
   int32_t rope_dim = 0;  // channels of a head that are rotated, even, <= head_dim
+  RopePairs rope_pairs = RopePairs::kAdjacent;
   double rope_freq_base = 0.0;
   double rope_position_scale = 1.0;  // positions are multiplied by this (linear RoPE scaling)
+  bool has_qkv_bias = false;         // the architecture demands it
+  bool has_qk_norm = false;          // RMS norm of each query and key head, before RoPE
 
   int64_t q_dim() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }

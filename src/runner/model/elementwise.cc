@@ -59,8 +59,8 @@ void add_row(float* x, const float* y, int64_t count) {
   for (; i < count; ++i) x[i] += y[i];
 }
 
-void rotate_heads(float* heads, const float* cos, const float* sin, int64_t num_heads,
-                  int64_t head_dim, int64_t rope_dim) {
+void rotate_adjacent_heads(float* heads, const float* cos, const float* sin, int64_t num_heads,
+                           int64_t head_dim, int64_t rope_dim) {
   const DF d;
   for (int64_t h = 0; h < num_heads; ++h) {
     float* head = heads + h * head_dim;
@@ -83,6 +83,31 @@ void rotate_heads(float* heads, const float* cos, const float* sin, int64_t num_
   }
 }
 
+void rotate_halves_heads(float* heads, const float* cos, const float* sin, int64_t num_heads,
+                         int64_t head_dim, int64_t rope_dim) {
+  const DF d;
+  const int64_t half = rope_dim / 2;
+  for (int64_t h = 0; h < num_heads; ++h) {
+    float* first = heads + h * head_dim;
+    float* second = first + half;
+    int64_t i = 0;
+    for (; i + lanes() <= half; i += lanes()) {
+      const auto a = hn::LoadU(d, first + i);
+      const auto b = hn::LoadU(d, second + i);
+      const auto c = hn::LoadU(d, cos + i);
+      const auto s = hn::LoadU(d, sin + i);
+      hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, first + i);
+      hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, second + i);
+    }
+    for (; i < half; ++i) {
+      const float a = first[i];
+      const float b = second[i];
+      first[i] = a * cos[i] - b * sin[i];
+      second[i] = a * sin[i] + b * cos[i];
+    }
+  }
+}
+
 }  // namespace longdecode::runner::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -92,7 +117,8 @@ namespace longdecode::runner {
 HWY_EXPORT(rms_norm_row);
 HWY_EXPORT(swiglu_row);
 HWY_EXPORT(add_row);
-HWY_EXPORT(rotate_heads);
+HWY_EXPORT(rotate_adjacent_heads);
+HWY_EXPORT(rotate_halves_heads);
 
 void rms_norm(const float* x, const float* weight, int64_t dim, float eps, float* out) {
   HWY_DYNAMIC_DISPATCH(rms_norm_row)(x, weight, dim, eps, out);
@@ -104,9 +130,14 @@ void swiglu(float* gate, const float* up, int64_t count) {
 
 void add(float* x, const float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(add_row)(x, y, count); }
 
-void rotate_pairs(float* heads, const float* cos, const float* sin, int64_t num_heads,
-                  int64_t head_dim, int64_t rope_dim) {
-  HWY_DYNAMIC_DISPATCH(rotate_heads)(heads, cos, sin, num_heads, head_dim, rope_dim);
+void rotate_adjacent(float* heads, const float* cos, const float* sin, int64_t num_heads,
+                     int64_t head_dim, int64_t rope_dim) {
+  HWY_DYNAMIC_DISPATCH(rotate_adjacent_heads)(heads, cos, sin, num_heads, head_dim, rope_dim);
+}
+
+void rotate_halves(float* heads, const float* cos, const float* sin, int64_t num_heads,
+                   int64_t head_dim, int64_t rope_dim) {
+  HWY_DYNAMIC_DISPATCH(rotate_halves_heads)(heads, cos, sin, num_heads, head_dim, rope_dim);
 }
 
 }  // namespace longdecode::runner

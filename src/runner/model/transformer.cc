@@ -120,19 +120,36 @@ void Transformer::normalize(int64_t num_tokens, const float* weight) {
   }
 }
 
+// Bias, norm and RoPE of one token's products.
+void Transformer::finish_qkv(const LayerWeights& layer, int64_t token) {
+  float* q = q_.data() + token * config_->q_dim();
+  float* k = k_.data() + token * config_->kv_dim();
+  if (layer.q_bias != nullptr) add(q, layer.q_bias, config_->q_dim());
+  if (layer.k_bias != nullptr) add(k, layer.k_bias, config_->kv_dim());
+  if (layer.v_bias != nullptr) {
+    add(v_.data() + token * config_->kv_dim(), layer.v_bias, config_->kv_dim());
+  }
+  const int64_t half = config_->rope_dim / 2;
+  const auto finish_heads = [&](float* heads, int64_t num_heads, const float* norm) {
+    for (int64_t h = 0; norm != nullptr && h < num_heads; ++h) {
+      float* head = heads + h * config_->head_dim;
+      rms_norm(head, norm, config_->head_dim, config_->rms_eps, head);
+    }
+    const auto rotate =
+        config_->rope_pairs == RopePairs::kAdjacent ? rotate_adjacent : rotate_halves;
+    rotate(heads, cos_.data() + token * half, sin_.data() + token * half, num_heads,
+           config_->head_dim, config_->rope_dim);
+  };
+  finish_heads(q, config_->num_q_heads, layer.q_norm);
+  finish_heads(k, config_->num_kv_heads, layer.k_norm);
+}
+
 // From the products q, k, v to attention's output.
 Status Transformer::attend(int32_t layer_idx, int64_t num_tokens,
                            const AttentionFunction& attention) {
-  const int64_t half = config_->rope_dim / 2;
+  const LayerWeights& layer = weights_->layers[static_cast<size_t>(layer_idx)];
 #pragma omp parallel for num_threads(num_threads_) schedule(static) if (num_tokens > 8)
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    const float* cos = cos_.data() + t * half;
-    const float* sin = sin_.data() + t * half;
-    rotate_pairs(q_.data() + t * config_->q_dim(), cos, sin, config_->num_q_heads,
-                 config_->head_dim, config_->rope_dim);
-    rotate_pairs(k_.data() + t * config_->kv_dim(), cos, sin, config_->num_kv_heads,
-                 config_->head_dim, config_->rope_dim);
-  }
+  for (int64_t t = 0; t < num_tokens; ++t) finish_qkv(layer, t);
   return attention({layer_idx, num_tokens, q_.data(), k_.data(), v_.data(), o_.data()});
 }
 

@@ -51,6 +51,7 @@ class Transformer {
   void normalize(int64_t num_tokens, const float* weight);
   Status run_one(const AttentionFunction& attention, float* logits);
   Status run_many(int64_t num_tokens, const AttentionFunction& attention, float* logits);
+  void finish_qkv(const LayerWeights& layer, int64_t token);
   Status attend(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
   Status run_attention(int32_t layer_idx, int64_t num_tokens, const AttentionFunction& attention);
   Status multiply(std::initializer_list<Product> products, const float* x, int64_t num_x,

@@ -34,6 +34,11 @@ class Finder {
     return Status();
   }
 
+  Status optional_vector(const std::string& name, int64_t size, bool required, const float** data) {
+    if (!required && file_.find_tensor(name) == nullptr) return Status();
+    return vector(name, size, data);
+  }
+
   Status check_all_used() const {
     for (const GgufTensor& tensor : file_.tensors()) {
       if (used_.contains(tensor.name)) continue;
@@ -63,6 +68,21 @@ class Finder {
   std::unordered_set<std::string_view> used_;
 };
 
+Status find_qkv_extras(Finder* finder, const ModelConfig& config, int32_t idx,
+                       LayerWeights* layer) {
+  const auto name = [idx](const char* part) { return fmt::format("blk.{}.{}", idx, part); };
+  const bool bias = config.has_qkv_bias;
+  LD_RETURN_IF_ERROR(
+      finder->optional_vector(name("attn_q.bias"), config.q_dim(), bias, &layer->q_bias));
+  LD_RETURN_IF_ERROR(
+      finder->optional_vector(name("attn_k.bias"), config.kv_dim(), bias, &layer->k_bias));
+  LD_RETURN_IF_ERROR(
+      finder->optional_vector(name("attn_v.bias"), config.kv_dim(), bias, &layer->v_bias));
+  if (!config.has_qk_norm) return Status();
+  LD_RETURN_IF_ERROR(finder->vector(name("attn_q_norm.weight"), config.head_dim, &layer->q_norm));
+  return finder->vector(name("attn_k_norm.weight"), config.head_dim, &layer->k_norm);
+}
+
 Status find_layer(Finder* finder, const ModelConfig& config, int32_t idx, LayerWeights* layer) {
   const auto name = [idx](const char* part) { return fmt::format("blk.{}.{}.weight", idx, part); };
   const int64_t hidden = config.hidden_dim;
@@ -70,6 +90,7 @@ Status find_layer(Finder* finder, const ModelConfig& config, int32_t idx, LayerW
   LD_RETURN_IF_ERROR(finder->matrix(name("attn_q"), config.q_dim(), hidden, &layer->q));
   LD_RETURN_IF_ERROR(finder->matrix(name("attn_k"), config.kv_dim(), hidden, &layer->k));
   LD_RETURN_IF_ERROR(finder->matrix(name("attn_v"), config.kv_dim(), hidden, &layer->v));
+  LD_RETURN_IF_ERROR(find_qkv_extras(finder, config, idx, layer));
   LD_RETURN_IF_ERROR(
       finder->matrix(name("attn_output"), hidden, config.q_dim(), &layer->attn_output));
   LD_RETURN_IF_ERROR(finder->vector(name("ffn_norm"), hidden, &layer->ffn_norm));

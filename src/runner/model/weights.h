@@ -16,6 +16,11 @@ struct LayerWeights {
   Matrix q;                          // [num_q_heads * head_dim, hidden_dim]
   Matrix k;                          // [num_kv_heads * head_dim, hidden_dim]
   Matrix v;                          // as k
+  const float* q_bias = nullptr;     // [num_q_heads * head_dim], or nullptr
+  const float* k_bias = nullptr;     // [num_kv_heads * head_dim], or nullptr
+  const float* v_bias = nullptr;     // as k_bias
+  const float* q_norm = nullptr;     // [head_dim], or nullptr
+  const float* k_norm = nullptr;     // as q_norm
   Matrix attn_output;                // [hidden_dim, num_q_heads * head_dim]
   const float* ffn_norm = nullptr;   // [hidden_dim]
   Matrix ffn_gate;                   // [ffn_dim, hidden_dim]
