@@ -11,7 +11,7 @@ constexpr GgmlTypeInfo kTypes[] = {
     {"Q4_1", 32, 20, true},      {"Q4_2", 0, 0, false},       {"Q4_3", 0, 0, false},
     {"Q5_0", 32, 22, false},     {"Q5_1", 32, 24, false},     {"Q8_0", 32, 34, true},
     {"Q8_1", 32, 36, false},     {"Q2_K", 256, 84, false},    {"Q3_K", 256, 110, false},
-    {"Q4_K", 256, 144, true},   {"Q5_K", 256, 176, true},   {"Q6_K", 256, 210, true},
+    {"Q4_K", 256, 144, true},    {"Q5_K", 256, 176, true},    {"Q6_K", 256, 210, true},
     {"Q8_K", 256, 292, false},   {"IQ2_XXS", 256, 66, false}, {"IQ2_XS", 256, 74, false},
     {"IQ3_XXS", 256, 98, false}, {"IQ1_S", 256, 50, false},   {"IQ4_NL", 32, 18, false},
     {"IQ3_S", 256, 110, false},  {"IQ2_S", 256, 82, false},   {"IQ4_XS", 256, 136, false},
