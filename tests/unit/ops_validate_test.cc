@@ -186,6 +186,7 @@ TEST(ValidateRun, RefusesBadTensors) {
                    {"q.stride[1] is 257", [](auto& r, auto&) { r.args.q.stride[1] = 257; }},
                    {"q.stride[1] is 4611686018427387904",
                     [](auto& r, auto&) { r.args.q.stride[1] = int64_t{1} << 62; }},
+                   {"q.stride[0] is -512", [](auto& r, auto&) { r.args.q.stride[0] = -512; }},
                    {"o.stride[2] is 0", [](auto& r, auto&) { r.args.o.stride[2] = 0; }},
                    {"kv.k.dtype is 0", [](auto& r, auto&) { r.args.kv.k.dtype = DType::kF32; }},
                    {"kv.v.shape is", [](auto& r, auto&) { r.args.kv.v.shape[1] = 3; }},

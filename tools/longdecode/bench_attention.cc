@@ -84,7 +84,7 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
     }
     bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
   }
-  bench_options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  bench_options.progress = [](const std::string& line) { write_stderr(line + "\n"); };
   LD_ASSIGN_OR_RETURN(bench::AttentionBench bench,
                       bench::AttentionBench::create(std::move(shapes), device, bench_options));
   LD_ASSIGN_OR_RETURN(const std::vector<bench::BenchRow> rows, bench.run());
@@ -94,7 +94,8 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
 }
 
 void add_shape_options(CLI::App& app, ShapeRequest& shape) {
-  app.add_option("--op", shape.op, "gqa, or mla (latent 576; takes no --num-kv-heads, --head-dim)");
+  app.add_option("--op", shape.op,
+                 "gqa, or mla (latent 576: --num-kv-heads and --head-dim have no effect)");
   app.add_option("--method", shape.method, "dense, ffd")->delimiter(',');
   app.add_option("--batch", shape.batch, "Sequences of a step")->delimiter(',');
   app.add_option("--query-len", shape.query_len, "New tokens per sequence, 1 to 8")->delimiter(',');

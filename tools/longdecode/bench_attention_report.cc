@@ -5,6 +5,7 @@
 
 #include "bench_attention.h"
 #include "build_info.h"
+#include "support.h"
 
 namespace longdecode::tool {
 namespace {
@@ -17,18 +18,6 @@ const char* device_name(DeviceType type) { return type == DeviceType::kCuda ? "c
 const char* workload_name(bench::WorkloadKind kind) {
   return kind == bench::WorkloadKind::kClustered ? "clustered" : "planted";
 }
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-  }
-  return "unknown";
-}
-
 bool same_shape(const bench::ShapeSpec& a, const bench::ShapeSpec& b) {
   return a.op == b.op && a.batch == b.batch && a.query_len == b.query_len && a.kv_len == b.kv_len &&
          a.num_q_heads == b.num_q_heads && a.num_kv_heads == b.num_kv_heads &&

@@ -12,6 +12,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "bench_attention.h"
+#include "output.h"
 
 namespace longdecode::tool {
 namespace {
@@ -123,7 +124,7 @@ Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) 
     const Method method = name == "ffd" ? Method::kFfd : Method::kDense;
     if (std::find(methods.begin(), methods.end(), method) != methods.end()) continue;
     if (request.op == "mla" && method == Method::kFfd && request.method.size() > 1) {
-      fmt::print(stderr, "note: the mla cache has no 2-bit plane: method ffd left out\n");
+      print_note("the mla cache has no 2-bit plane: method ffd left out");
       continue;
     }
     methods.push_back(method);

@@ -154,7 +154,7 @@ class MethodBench {
       row->tok_s.push_back(static_cast<double>(count) / watch.seconds());
     }
     if (options_.progress) {
-      fmt::print(stderr, "{} {}: {:.1f} tok/s\n", method_, row->test, row->mean());
+      write_stderr(fmt::format("{} {}: {:.1f} tok/s\n", method_, row->test, row->mean()));
     }
     return {};
   }

@@ -77,7 +77,8 @@ void fill_result(const GenerateOptions& options, const runner::Session& session,
   result.model_path = options.prompt.model_path;
   result.method = options.method;
   result.kernel = session.kernel_name();
-  result.kv_type = options.session.kv_type;
+  result.session = options.session;
+  result.sampler = options.sampler;
   result.num_threads = session.options().device.num_threads;
   result.context_len = session.options().context_len;
   result.stats = session.stats();
@@ -130,6 +131,10 @@ Status run_generate(GenerateOptions options) {
 
   const bool cut = generated.stop_reason == "length" && options.num_predict < wanted;
   result.stop_reason = cut ? "context" : generated.stop_reason;
+  if (cut) {
+    print_note(fmt::format("the text ends early: the context of {} tokens is full (-c, -n {})",
+                           options.context_len, wanted));
+  }
   result.token_ids = std::move(generated.token_ids);
   result.text = std::move(generated.text);
   result.decode_steps = generated.decode_steps;
@@ -138,8 +143,8 @@ Status run_generate(GenerateOptions options) {
   fill_result(options, session, result);
   result.model_name = model->config().name;
   LD_RETURN_IF_ERROR(output.write(report_json(result)));
-  fmt::print(stderr, "{}", report_table(result));
-  if (options.verbose) fmt::print(stderr, "{}", timing_table(result));
+  write_stderr(report_table(result));
+  if (options.verbose) write_stderr(timing_table(result));
   return {};
 }
 

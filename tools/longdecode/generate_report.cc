@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -63,6 +64,20 @@ Json timing_json(const GenerateResult& result) {
           {"decode", object(decode_parts(result))}};
 }
 
+// The options of the selection; delta is null where it is infinite.
+Json ffd_json(const SessionFlags& flags) {
+  const Json delta = std::isfinite(flags.ffd.delta) ? Json(flags.ffd.delta) : Json(nullptr);
+  return {
+      {"delta", delta},
+      {"margin_sigmas", flags.ffd.margin_sigmas},
+      {"certified", flags.ffd.certified},
+      {"sink_tokens", flags.ffd.sink_tokens},
+      {"recent_tokens", flags.ffd.recent_tokens},
+      {"dense_layers", flags.dense_layers},
+      {"layer_delta", flags.layer_delta_texts},
+  };
+}
+
 }  // namespace
 
 int64_t peak_rss_bytes() {
@@ -91,7 +106,11 @@ std::string report_json(const GenerateResult& result) {
       {"peak_rss_bytes", result.peak_rss_bytes},
       {"method", result.method},
       {"kernel", result.kernel},
-      {"kv_type", result.kv_type},
+      {"kv_type", result.session.kv_type},
+      {"ffd", ffd_json(result.session)},
+      {"temp", result.sampler.temperature},
+      {"top_k", result.sampler.top_k},
+      {"top_p", result.sampler.top_p},
       {"context_len", result.context_len},
       {"num_threads", result.num_threads},
       {"seed", result.seed},

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "runner/model/session.h"
+#include "runner/sampler/sampler.h"
+#include "session_options.h"
 
 namespace longdecode::tool {
 
@@ -15,7 +17,8 @@ struct GenerateResult {
   std::string model_name;
   std::string method;
   std::string kernel;
-  std::string kv_type;
+  SessionFlags session;
+  runner::SamplerOptions sampler;
   uint64_t seed = 0;
   int32_t num_threads = 0;
   int64_t context_len = 0;

@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 #include "longdecode/status.h"
 #include "longdecode/version.h"
+#include "output.h"
 
 namespace longdecode::tool {
 namespace {
@@ -37,7 +39,27 @@ void print_error(std::string message) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   while (!message.empty() && is_control(message.back())) message.pop_back();
   std::replace_if(message.begin(), message.end(), is_control, ' ');
-  fmt::print(stderr, "longdecode: error: {}\n", message);
+  write_stderr(fmt::format("longdecode: error: {}\n", message));
+}
+
+// CLI11's own message does not name what was given or what there is.
+std::string missing_command(const CLI::App& app, int argc, char** argv) {
+  std::vector<const CLI::App*> commands = app.get_subcommands({});
+  int depth = 1;
+  for (; depth < argc; ++depth) {
+    const auto named = [&](const CLI::App* command) { return command->get_name() == argv[depth]; };
+    const auto found = std::find_if(commands.begin(), commands.end(), named);
+    if (found == commands.end()) break;
+    commands = (*found)->get_subcommands({});
+  }
+  std::string allowed;
+  for (const CLI::App* command : commands) {
+    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
+  }
+  const bool has_word = depth < argc && argv[depth][0] != '-';
+  return fmt::format("{}{}; allowed: {} (see longdecode --help)",
+                     has_word ? "unknown command " : "",
+                     has_word ? argv[depth] : "no command given", allowed);
 }
 
 int run(int argc, char** argv) {
@@ -59,7 +81,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    print_error(error.what());
+    const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+                            std::string(error.what()).find("subcommand") != std::string::npos;
+    print_error(no_command ? missing_command(app, argc, argv) : error.what());
     return kExitBadInput;
   }
   if (!outcome.ok()) print_error(outcome.message());

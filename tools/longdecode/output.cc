@@ -89,6 +89,10 @@ Status write_stdout(std::string_view text) {
   return write_all(stdout, text) ? Status() : write_error("stdout");
 }
 
-void print_note(std::string_view text) { fmt::print(stderr, "longdecode: note: {}\n", text); }
+void write_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+void print_note(std::string_view text) {
+  write_stderr(fmt::format("longdecode: note: {}\n", text));
+}
 
 }  // namespace longdecode::tool

@@ -33,6 +33,9 @@ class JsonOutput {
 // Writes all of `text` to stdout and flushes. An error when stdout is closed or full.
 Status write_stdout(std::string_view text);
 
+// Writes what it can to stderr: there is nowhere left to report that it is closed or full.
+void write_stderr(std::string_view text);
+
 // A line on stderr that is no error: "longdecode: note: ...".
 void print_note(std::string_view text);
 

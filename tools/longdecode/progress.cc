@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "output.h"
+
 namespace longdecode::tool {
 
 Progress::Progress(std::string task, bool forced)
@@ -17,7 +19,7 @@ void Progress::operator()(int64_t done, int64_t total) const {
   if (!enabled_ || total < 1) return;
   const std::string counts = fmt::format("{}/{} tokens ({}%)", done, total, 100 * done / total);
   if (!terminal_) {
-    fmt::print(stderr, "{} {}\n", task_, counts);
+    write_stderr(fmt::format("{} {}\n", task_, counts));
     return;
   }
   constexpr int64_t kBarWidth = 24;
@@ -28,7 +30,7 @@ void Progress::operator()(int64_t done, int64_t total) const {
   if (done < total)
     line += fmt::format(", {:.0f} s left", static_cast<double>(total - done) / rate);
   // The escape clears what a longer line before this one has left.
-  fmt::print(stderr, "{}\x1b[K{}", line, done < total ? "" : "\n");
+  write_stderr(fmt::format("{}\x1b[K{}", line, done < total ? "" : "\n"));
 }
 
 }  // namespace longdecode::tool

@@ -16,11 +16,19 @@
 namespace longdecode::tool {
 namespace {
 
+// Far beyond any context; an endless device ends here.
+constexpr size_t kMaxPromptBytes = size_t{256} << 20;
+
 Result<std::string> read_all(std::FILE* file, const std::string& name) {
   std::string text;
   char block[1 << 16];
   size_t count = 0;
-  while ((count = std::fread(block, 1, sizeof(block), file)) > 0) text.append(block, count);
+  while ((count = std::fread(block, 1, sizeof(block), file)) > 0) {
+    text.append(block, count);
+    if (text.size() > kMaxPromptBytes) {
+      return invalid_argument("prompt {} is larger than {} bytes", name, kMaxPromptBytes);
+    }
+  }
   if (std::ferror(file) == 0) return text;
   return invalid_argument("prompt {}: cannot be read: {}", name, std::strerror(errno));
 }
