@@ -15,15 +15,21 @@ NO_MODEL = f"no model at {MODEL}: set LONGDECODE_MODEL, or `make run` once"
 UINT32, FLOAT32, STRING, ARRAY = 4, 6, 8, 9
 
 
-def run(*args, env=None, **kwargs):
-    """Runs the command with nothing of ours in its environment but one thread and `env`. Threads
-    that wait do not spin: on a busy machine that costs a hundred times the work itself."""
+def environment(more=None):
+    """Nothing of ours but one thread and `more`. Threads that wait do not spin: on a busy machine
+    that costs a hundred times the work itself."""
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith("LONGDECODE_")}
-    clean |= {"LONGDECODE_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    kwargs.setdefault("stdout", subprocess.PIPE)
+    return clean | {"LONGDECODE_THREADS": "1", "OMP_WAIT_POLICY": "passive"} | (more or {})
+
+
+def run(*args, env=None, **kwargs):
+    """Runs the command to its end, with environment(env)."""
+    kwargs = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE} | kwargs
+    if "input" in kwargs:
+        del kwargs["stdin"]
     return subprocess.run([BINARY, *map(str, args)], stderr=subprocess.PIPE, timeout=300,
-                          stdin=subprocess.DEVNULL, env=clean | (env or {}), check=False, **kwargs)
+                          env=environment(env), check=False, **kwargs)
 
 
 def gguf(metadata, tensors=()):

@@ -54,6 +54,15 @@ TEST(TokenizerModel, ChatPrompt) {
       "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
       "<|im_end|>\n<|im_start|>user\n\n Hi<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(encoding->ids, tokenizer->encode(text, {.parse_special = true}).ids);
+
+  // Turn by turn gives the tokens of the whole.
+  const std::vector<ChatMessage> more = {{"user", "\n Hi"}, {"assistant", "Ho."}, {"user", "He?"}};
+  std::vector<int32_t> turns = encoding->ids;
+  for (const auto& part :
+       {tokenizer->encode("Ho."), chat->encode_next("He?", *tokenizer).value()}) {
+    turns.insert(turns.end(), part.ids.begin(), part.ids.end());
+  }
+  EXPECT_EQ(turns, chat->encode(more, *tokenizer)->ids);
 }
 
 // The keys of a small tokenizer; `skip` is left out.

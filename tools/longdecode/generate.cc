@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "chat.h"
 #include "commands.h"
 #include "generate_options.h"
 #include "generate_report.h"
@@ -29,14 +29,11 @@ constexpr const char* kExamples = R"(
 Examples:
   longdecode generate -m model.gguf -p "Once upon a time" -n 64
   longdecode generate -m model.gguf -f question.txt --chat --temp 0 --method ffd
+  longdecode generate -m model.gguf -i --method ffd
   longdecode generate -m model.gguf -f long.txt --prompt-cache long.cache --verbose
   longdecode generate -m model.gguf -f long.txt --method ffd --delta 7 --dense-layers 0,1 --json -
 
 Every option with (Env:...) can be set in the environment, too; the command line wins.)";
-
-uint64_t choose_seed(int64_t seed) {
-  return seed >= 0 ? static_cast<uint64_t>(seed) : uint64_t{std::random_device()()};
-}
 
 // Sets context_len and lowers num_predict to what fits.
 Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t model_context) {
@@ -87,9 +84,6 @@ void fill_result(const GenerateOptions& options, const runner::Session& session,
 
 Status run_generate(GenerateOptions options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
-  for (const std::string& flag : options.unused_flags) {
-    print_note(fmt::format("{} has no effect with --method {}", flag, options.method));
-  }
   LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
 
   LD_ASSIGN_OR_RETURN(auto cache, PromptCacheFile::open(options.prompt_cache_path));
@@ -157,7 +151,11 @@ void add_generate(CLI::App& app, Status& outcome) {
   command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check_generate_options(*command, *options);
-    if (outcome.ok()) outcome = run_generate(*options);
+    if (!outcome.ok()) return;
+    for (const std::string& flag : options->unused_flags) {
+      print_note(fmt::format("{} has no effect with --method {}", flag, options->method));
+    }
+    outcome = options->interactive ? run_chat(*options) : run_generate(*options);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "generate_options.h"
 
 #include <limits>
+#include <random>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -73,9 +74,16 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
                   "prefills only the rest; refused for another model, --method or --kv-type")
       ->type_name("FILE")
       ->envname("LONGDECODE_PROMPT_CACHE");
+  command.add_flag("-i,--interactive", options.interactive,
+                   "Chat: every line of stdin is a message, after that of -p or -f if given; "
+                   "Ctrl-D ends, Ctrl-C stops an answer; -c is the model's unless given");
   command.add_flag("--verbose", options.verbose, "Show where the time went, on stderr");
   command.add_flag("--progress", options.progress,
                    "Show progress on stderr even when it is no terminal");
+}
+
+uint64_t choose_seed(int64_t seed) {
+  return seed >= 0 ? static_cast<uint64_t>(seed) : uint64_t{std::random_device()()};
 }
 
 Status check_prompt_options(const CLI::App& command, PromptOptions& options) {
@@ -85,14 +93,34 @@ Status check_prompt_options(const CLI::App& command, PromptOptions& options) {
     return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");
   }
   if (options.has_text && has_file) return invalid_argument("-p and -f exclude each other");
-  if (!options.has_text && !has_file) {
+  const auto* interactive = command.get_option_no_throw("--interactive");
+  const bool waits = interactive != nullptr && interactive->count() > 0;
+  if (!options.has_text && !has_file && !waits) {
     return invalid_argument("no prompt: give -p TEXT or -f FILE");
   }
   return {};
 }
 
+namespace {
+
+Status check_interactive(const GenerateOptions& options) {
+  if (!options.interactive) return {};
+  if (options.prompt.file_path == "-") {
+    return invalid_argument("-i and -f - exclude each other: both read stdin");
+  }
+  if (!options.json_path.empty()) return invalid_argument("-i and --json exclude each other");
+  if (!options.prompt_cache_path.empty()) {
+    return invalid_argument("-i and --prompt-cache exclude each other");
+  }
+  if (options.num_predict == 0) return invalid_argument("-n is 0; -i needs 1 or more");
+  return {};
+}
+
+}  // namespace
+
 Status check_generate_options(const CLI::App& command, GenerateOptions& options) {
   LD_RETURN_IF_ERROR(check_prompt_options(command, options.prompt));
+  LD_RETURN_IF_ERROR(check_interactive(options));
   LD_RETURN_IF_ERROR(check_within("-n", options.num_predict, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_within("-c", options.context_len, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_within("-s", options.seed, -1, kMaxSeed));

@@ -34,10 +34,14 @@ struct GenerateOptions {
   bool ignore_eos = false;
   bool progress = false;
   bool verbose = false;
+  bool interactive = false;
   std::string prompt_cache_path;
   std::string json_path;
   std::vector<std::string> unused_flags;  // given, but without effect on this method
 };
+
+// Of --seed: itself, or a random one for -1.
+uint64_t choose_seed(int64_t seed);
 
 void add_prompt_options(CLI::App& command, PromptOptions& options);
 void add_generate_options(CLI::App& command, GenerateOptions& options);

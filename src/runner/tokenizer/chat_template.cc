@@ -84,22 +84,35 @@ class PromptBuilder {
   std::string pending_;
 };
 
-Status add_chatml(PromptBuilder& prompt, const ChatMessage& message) {
-  LD_RETURN_IF_ERROR(prompt.special(kImStart));
-  prompt.text(message.role);
-  prompt.text("\n");
-  prompt.text(message.content);
-  LD_RETURN_IF_ERROR(prompt.special(kImEnd));
-  prompt.text("\n");
-  return {};
-}
-
 Status add_llama3_header(PromptBuilder& prompt, const std::string& role) {
   LD_RETURN_IF_ERROR(prompt.special(kStartHeader));
   prompt.text(role);
   LD_RETURN_IF_ERROR(prompt.special(kEndHeader));
   prompt.text("\n\n");
   return {};
+}
+
+// What stands before a message's content, after it, and between it and the next message.
+Status begin_message(PromptBuilder& prompt, ChatTemplate::Family family, const std::string& role) {
+  if (family == ChatTemplate::Family::kLlama3) return add_llama3_header(prompt, role);
+  LD_RETURN_IF_ERROR(prompt.special(kImStart));
+  prompt.text(role);
+  prompt.text("\n");
+  return {};
+}
+
+Status end_message(PromptBuilder& prompt, ChatTemplate::Family family) {
+  if (family == ChatTemplate::Family::kLlama3) return prompt.special(kEndOfTurn);
+  LD_RETURN_IF_ERROR(prompt.special(kImEnd));
+  prompt.text("\n");
+  return {};
+}
+
+Status add_message(PromptBuilder& prompt, ChatTemplate::Family family, const ChatMessage& message) {
+  LD_RETURN_IF_ERROR(begin_message(prompt, family, message.role));
+  const bool trims = family == ChatTemplate::Family::kLlama3;
+  prompt.text(trims ? trimmed(message.content) : message.content);
+  return end_message(prompt, family);
 }
 
 }  // namespace
@@ -127,21 +140,24 @@ Result<Encoding> ChatTemplate::encode(std::span<const ChatMessage> messages,
   if (tokenizer.adds_bos()) encoding.ids.push_back(tokenizer.bos_id());
   PromptBuilder prompt(tokenizer, encoding);
   const bool has_system = !messages.empty() && messages[0].role == "system";
-  if (family_ == Family::kChatMl) {
-    if (!has_system && !default_system_.empty()) {
-      LD_RETURN_IF_ERROR(add_chatml(prompt, {"system", default_system_}));
-    }
-    for (const ChatMessage& message : messages) LD_RETURN_IF_ERROR(add_chatml(prompt, message));
-    LD_RETURN_IF_ERROR(prompt.special(kImStart));
-    prompt.text("assistant\n");
-  } else {
-    for (const ChatMessage& message : messages) {
-      LD_RETURN_IF_ERROR(add_llama3_header(prompt, message.role));
-      prompt.text(trimmed(message.content));
-      LD_RETURN_IF_ERROR(prompt.special(kEndOfTurn));
-    }
-    LD_RETURN_IF_ERROR(add_llama3_header(prompt, "assistant"));
+  if (!has_system && !default_system_.empty()) {
+    LD_RETURN_IF_ERROR(add_message(prompt, family_, {"system", default_system_}));
   }
+  for (const ChatMessage& message : messages) {
+    LD_RETURN_IF_ERROR(add_message(prompt, family_, message));
+  }
+  LD_RETURN_IF_ERROR(begin_message(prompt, family_, "assistant"));
+  prompt.flush();
+  return encoding;
+}
+
+Result<Encoding> ChatTemplate::encode_next(const std::string& user_message,
+                                           const Tokenizer& tokenizer) const {
+  Encoding encoding;
+  PromptBuilder prompt(tokenizer, encoding);
+  LD_RETURN_IF_ERROR(end_message(prompt, family_));
+  LD_RETURN_IF_ERROR(add_message(prompt, family_, {"user", user_message}));
+  LD_RETURN_IF_ERROR(begin_message(prompt, family_, "assistant"));
   prompt.flush();
   return encoding;
 }

@@ -36,6 +36,10 @@ class ChatTemplate {
   // the format alone: "<|im_end|>" in a message's content is text.
   Result<Encoding> encode(std::span<const ChatMessage> messages, const Tokenizer& tokenizer) const;
 
+  // Tokens that lead on from an assistant's answer, its text without an end token, to where the
+  // answer to the user's next message starts: encode({..., answer}) without what came before.
+  Result<Encoding> encode_next(const std::string& user_message, const Tokenizer& tokenizer) const;
+
  private:
   ChatTemplate(Family family, std::string default_system)
       : family_(family), default_system_(std::move(default_system)) {}
