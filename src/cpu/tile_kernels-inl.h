@@ -247,9 +247,9 @@ HWY_INLINE float scale_scores(float softmax_scale, float soft_cap, size_t count,
 HWY_INLINE VecF32 exp_nonpositive(VecF32 x) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
-  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to the integer n, which is then
-  // in the low bits of the sum.
-  const VecF32 magic = hn::Set(d, 12582912.0f);
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 + 127 rounds to the integer n and leaves
+  // n + 127, the exponent bits of 2^n, in the low bits of the sum.
+  const VecF32 magic = hn::Set(d, 12583039.0f);
   const VecF32 shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const VecF32 n = hn::Sub(shifted, magic);
   VecF32 r = hn::NegMulAdd(n, hn::Set(d, 0.693145752f), x);
@@ -260,8 +260,8 @@ HWY_INLINE VecF32 exp_nonpositive(VecF32 x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.166665763f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
   p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
-  p = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  // A product, not a sum of exponents: that would make numbers of NaNs.
+  p = hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), p);
 }
 

@@ -49,7 +49,10 @@ void attend_rows(const AttentionProblem& problem, const RowTask& task, const Til
   for (int32_t r = 0; r < num_rows; ++r) {
     double* row_weights = weights.data() + r * num_tokens;
     double max = -kInfinity;
-    for (int64_t j = 0; j < num_tokens; ++j) max = std::max(max, row_weights[j]);
+    for (int64_t j = 0; j < num_tokens; ++j) {
+      // A NaN stays: std::max drops one that comes second.
+      max = std::isnan(row_weights[j]) ? row_weights[j] : std::max(max, row_weights[j]);
+    }
     if (max == -kInfinity) continue;  // nothing visible: o = 0, lse = -infinity
     double sink = -kInfinity;
     if (!problem.sink_logits.empty()) {
@@ -96,7 +99,7 @@ bool TileSet::is_subset_of(const TileSet& other) const {
 bool AttentionProblem::visible(int32_t query_idx, int64_t token) const {
   const int64_t p = position(query_idx);
   if (causal && token > p) return false;
-  return sliding_window == 0 || token > p - sliding_window;
+  return sliding_window == 0 || p - token < sliding_window;
 }
 
 double AttentionProblem::score(double dot) const {

@@ -79,7 +79,7 @@ void select_head(const AttentionProblem& problem, const PagedSource& kv, const F
                                       : padded_scan_score(problem, options, rule,
                                                           problem.q.data() + row * kv.key_dim(),
                                                           key.data(), steps.data());
-      if (score >= threshold[static_cast<size_t>(r)]) {
+      if (!(score < threshold[static_cast<size_t>(r)])) {  // NaN is a candidate
         selection->tiles.at(kv_head, j / kTileTokens) = 1;
       }
     }

@@ -1,0 +1,81 @@
+// NaN and infinity in Q, K and V come out where the reference says and nowhere else.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+
+#include "tests/support/check.h"
+
+namespace longdecode::testing {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+enum class Where { kQuery, kKey, kValue };
+
+struct Poison {
+  const char* name;
+  float value;
+};
+// Payloads in the low bits too: integer arithmetic on a NaN may make a number of it.
+const Poison kPoisons[] = {{"NaN", std::numeric_limits<float>::quiet_NaN()},
+                           {"all bits", std::bit_cast<float>(0xffffffffu)},
+                           {"NaN with payload 1", std::bit_cast<float>(0x7fc00001u)},
+                           {"infinity", kInfinity},
+                           {"-infinity", -kInfinity}};
+
+// One element of one head (the last) of one token.
+std::vector<ProblemSpec> spoil(const ProblemSpec& base) {
+  std::vector<ProblemSpec> specs;
+  for (const Poison& poison : kPoisons) {
+    for (const Where where : {Where::kQuery, Where::kKey, Where::kValue}) {
+      for (const int32_t token : {0, 70, 139, base.kv_lens[0] - 1}) {
+        if (where == Where::kQuery && token != 0) continue;
+        if (where == Where::kValue && base.desc.format.op == Op::kMla) continue;
+        specs.push_back(base);
+        specs.back().note = std::string(poison.name) + " in " + std::to_string(int(where)) +
+                            " of token " + std::to_string(token);
+        specs.back().edit = [=](LogicalSequence& s, int32_t stream) {
+          if (stream != 0) return;
+          if (where == Where::kQuery) s.query(0, s.num_q_heads - 1)[9] = poison.value;
+          if (where == Where::kKey) s.key(token, s.num_kv_heads - 1)[9] = poison.value;
+          if (where == Where::kValue) s.value(token, s.num_kv_heads - 1)[9] = poison.value;
+        };
+      }
+    }
+  }
+  return specs;
+}
+
+TEST(NonFinite, QuickOfDenseAttention) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const float soft_cap : {0.0f, 4.0f}) {
+      ProblemSpec spec = gqa_spec(Method::kDense, dtype, 4, 2, 64, 16, {150, 40});
+      spec.query_len = 2;
+      spec.desc.soft_cap = soft_cap;
+      EXPECT_EQ(run_and_check(spoil(spec)), "");
+    }
+  }
+}
+
+TEST(NonFinite, QuickOfMla) {
+  EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kF32, 3, 64, {150, 40}))), "");
+  EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kBF16, 3, 64, {150, 40}))), "");
+}
+
+TEST(NonFinite, QuickOfTwoPlaneCaches) {
+  for (const Method method : {Method::kDense, Method::kFfd}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      ProblemSpec spec = gqa_spec(Method::kFfd, dtype, 4, 2, 64, 64, {200, 40});
+      spec.desc.method = method;
+      spec.query_len = 2;
+      spec.desc.soft_cap = dtype == DType::kBF16 ? 4.0f : 0.0f;
+      spec.desc.ffd.sink_tokens = 16;
+      spec.desc.ffd.recent_tokens = 20;
+      EXPECT_EQ(run_and_check(spoil(spec)), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longdecode::testing
