@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -22,6 +23,8 @@ Result<Request> resolve(const DecodeDesc& desc, const DeviceInfo& device) {
   LD_RETURN_IF_ERROR(validate(device));
   request.desc = desc;
   request.desc.softmax_scale = resolved_softmax_scale(desc);
+  // No sequence is longer, and positions minus a window of 2^63 - 1 would overflow.
+  request.desc.sliding_window = std::min(desc.sliding_window, kMaxKvLen);
   LD_ASSIGN_OR_RETURN(request.backend, find_backend(device.type));
   LD_ASSIGN_OR_RETURN(request.kernel, request.backend->select(request.desc, device));
   return request;

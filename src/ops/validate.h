@@ -3,6 +3,8 @@
 #ifndef LONGDECODE_OPS_VALIDATE_H_
 #define LONGDECODE_OPS_VALIDATE_H_
 
+#include <limits>
+
 #include "base/backend.h"
 #include "longdecode/attention.h"
 #include "longdecode/kv_cache.h"
@@ -12,6 +14,8 @@ namespace longdecode {
 
 // Where lengths, page ids and slots can be read: on the host they are checked too.
 enum class LengthAccess { kHost, kDeviceOnly };
+
+inline constexpr int64_t kMaxKvLen = std::numeric_limits<int32_t>::max();  // lengths are int32
 
 Status validate(const DeviceInfo& device);
 Status validate(const DecodeDesc& desc);

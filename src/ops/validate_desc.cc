@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -12,7 +11,6 @@ namespace {
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kMaxMlaHeads = 128;
 constexpr int32_t kMaxBatch = 1 << 20;
-constexpr int64_t kMaxKvLen = std::numeric_limits<int32_t>::max();  // lengths are int32
 constexpr int32_t kMaxThreads = 4096;
 
 Status check_heads(const DecodeDesc& desc) {

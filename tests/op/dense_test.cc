@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/support/check.h"
 
@@ -323,6 +324,16 @@ TEST(DenseOp, QuickCase27SoftCapWindowAndLearnedSinks) {
     specs.back().sink_logits.assign(8, sink);
   }
   EXPECT_EQ(run_and_check(specs), "");
+}
+
+// Positions minus the window must not overflow, those before the first token included.
+TEST(DenseOp, QuickAWindowBeyondAnyLengthHidesNothing) {
+  for (const Method method : {Method::kDense, Method::kFfd}) {
+    ProblemSpec spec = gqa_spec(method, DType::kBF16, 4, 2, 64, 64, {3, 40, 150});
+    spec.query_len = 8;
+    spec.desc.sliding_window = std::numeric_limits<int64_t>::max();
+    EXPECT_EQ(run_and_check(spec), "");
+  }
 }
 
 }  // namespace
