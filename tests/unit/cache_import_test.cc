@@ -153,7 +153,8 @@ TEST(ImportDense, ARefusalChangesNothing) {
   refused(kInvalid, "layers[0].v.shape", [](auto& l, auto&) { l[0].v.shape[2] = 8; });
   refused(kInvalid, "layers[0].k.stride[2]", [](auto& l, auto&) { l[0].k.stride[2] = 63; });
   refused(kInvalid, "layers[0].k.stride[3]", [](auto& l, auto&) { l[0].k.stride[3] = 2; });
-  refused(kInvalid, "2^63", [](auto& l, auto&) { l[0].k.stride[0] = int64_t{1} << 60; });
+  refused(kInvalid, "layers[0].k.stride[0] is 1152921504606846976",
+          [](auto& l, auto&) { l[0].k.stride[0] = int64_t{1} << 60; });
   refused(kInvalid, "block_table has 12 pages", [](auto&, auto& table) { table.resize(12); });
   refused(kInvalid, "block_table[12] is -1", [](auto&, auto& table) { table[12] = -1; });
   refused(kInvalid, "block_table[0] is 2147480000",
