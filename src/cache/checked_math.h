@@ -37,10 +37,6 @@ class CheckedSize {
   bool overflowed_ = false;
 };
 
-constexpr int64_t ceil_div(int64_t value, int64_t divisor) {
-  return value / divisor + (value % divisor != 0 ? 1 : 0);
-}
-
 }  // namespace longdecode
 
 #endif  // LONGDECODE_CACHE_CHECKED_MATH_H_

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "base/integer_math.h"
 #include "base/status_macros.h"
-#include "cache/checked_math.h"
 
 namespace longdecode {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/integer_math.h"
 #include "cpu/paged_rows.h"
 #include "cpu/tile_attention.h"
 
@@ -15,9 +16,6 @@ namespace {
 // tokens to occupy the threads at short contexts.
 constexpr int64_t kMinTokensPerSplit = 512;
 constexpr int64_t kWorkspaceAlignment = 64;  // a cache line, the widest vector
-
-int64_t div_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-int64_t round_up(int64_t value, int64_t multiple) { return div_up(value, multiple) * multiple; }
 
 // One sequence of a run and how it is split: split i covers tokens [i, i + 1) * tokens_per_split,
 // counted from token 0; splits that a sliding window hides do not exist.
@@ -35,7 +33,7 @@ class DenseDecode final : public DecodeKernel {
       : desc_(desc),
         num_threads_(device.num_threads),
         tokens_per_split_(dense_tokens_per_split(desc)),
-        max_splits_(div_up(desc.max_kv_len, tokens_per_split_)),
+        max_splits_(ceil_div(desc.max_kv_len, tokens_per_split_)),
         group_(desc.num_q_heads / desc.format.num_kv_heads),
         max_rows_(group_ * desc.max_query_len),
         q_floats_(max_rows_ * packed_dim(desc.format.key_dim)),
@@ -103,7 +101,7 @@ DenseDecode::Head DenseDecode::head_at(const DecodeArgs& args, int64_t index) co
   sequence.end = sequence.window.end(query_len - 1);
   if (sequence.begin >= sequence.end) return head;
   sequence.first_split = sequence.begin / tokens_per_split_;
-  sequence.num_splits = div_up(sequence.end, tokens_per_split_) - sequence.first_split;
+  sequence.num_splits = ceil_div(sequence.end, tokens_per_split_) - sequence.first_split;
   return head;
 }
 
@@ -219,7 +217,7 @@ Status DenseDecode::run(const DecodeArgs& args, void* workspace_memory, StreamHa
   // does not have return at once. Task 0 of a head writes its statistics.
   const int64_t max_kv_len =
       *std::max_element(args.batch.kv_lens, args.batch.kv_lens + args.batch.batch);
-  const int64_t splits = std::max<int64_t>(1, div_up(max_kv_len, tokens_per_split_));
+  const int64_t splits = std::max<int64_t>(1, ceil_div(max_kv_len, tokens_per_split_));
   const int64_t num_tasks = num_heads * splits;
   const int32_t rows_per_head = group_ * args.query_len;
   const auto num_threads = static_cast<int>(std::min(num_threads_, num_tasks));
@@ -258,7 +256,8 @@ Status DenseDecode::run(const DecodeArgs& args, void* workspace_memory, StreamHa
 }  // namespace
 
 int64_t dense_tokens_per_split(const DecodeDesc& desc) {
-  return std::max(kMinTokensPerSplit, round_up(div_up(desc.max_kv_len, kMaxSplits), kTileCapacity));
+  return std::max(kMinTokensPerSplit,
+                  round_up(ceil_div(desc.max_kv_len, kMaxSplits), kTileCapacity));
 }
 
 std::unique_ptr<DecodeKernel> make_dense_decode(const DecodeDesc& desc, const DeviceInfo& device) {

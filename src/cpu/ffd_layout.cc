@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
+
 namespace longdecode::cpu {
 namespace {
 
@@ -12,16 +14,14 @@ constexpr int64_t kMinTokensPerSplit = 2048;
 constexpr int64_t kSplitGranule = int64_t{kTileTokens} * 32;
 constexpr int64_t kAlignment = 64;
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 }  // namespace
 
 FfdLayout::FfdLayout(const DecodeDesc& desc) {
   const int64_t num_heads = int64_t{desc.max_batch} * desc.format.num_kv_heads;
   const int64_t wanted = std::max<int64_t>(1, kTargetParts / num_heads);
-  tokens_per_split_ = round_up(
-      std::max(kMinTokensPerSplit, (desc.max_kv_len + wanted - 1) / wanted), kSplitGranule);
-  max_splits_ = static_cast<int32_t>((desc.max_kv_len + tokens_per_split_ - 1) / tokens_per_split_);
+  tokens_per_split_ =
+      round_up(std::max(kMinTokensPerSplit, ceil_div(desc.max_kv_len, wanted)), kSplitGranule);
+  max_splits_ = static_cast<int32_t>(ceil_div(desc.max_kv_len, tokens_per_split_));
   group_ = desc.num_q_heads / desc.format.num_kv_heads;
   const int32_t num_rows = desc.max_query_len * group_;
   max_rows_ = round_up(num_rows, kAlignment / 4);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "base/integer_math.h"
 #include "base/status_macros.h"
 #include "ops/tensor_checks.h"
 #include "ops/validate.h"
@@ -22,8 +23,6 @@ std::string format_text(const KvFormat& f) {
                      static_cast<int32_t>(f.dtype), f.num_kv_heads, f.key_dim, f.value_dim,
                      f.page_size);
 }
-
-int64_t div_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 // What the lengths of a batch may be.
 struct LengthRules {
@@ -79,7 +78,7 @@ Status check_sequence(const KvLayerView& kv, const BatchView& batch, int32_t b,
                             query_len, kv_len, max_query_len);
   }
   if (kv_len == 0 || query_len == 0) return {};
-  const int64_t pages = div_up(kv_len, kv.format.page_size);
+  const int64_t pages = ceil_div(kv_len, kv.format.page_size);
   if (batch.batch > 1 && pages > batch.block_table_stride) {
     return invalid_argument("batch.block_table_stride is {}; batch.kv_lens[{}] = {} needs {}",
                             batch.block_table_stride, b, kv_len, pages);
@@ -118,7 +117,7 @@ Status check_stats(const DecodeStats& stats, const BatchView& batch, const Decod
   if (access == LengthAccess::kHost) {
     max_kv_len = *std::max_element(batch.kv_lens, batch.kv_lens + batch.batch);
   }
-  const int64_t words = div_up(div_up(max_kv_len, kTileTokens), 32);
+  const int64_t words = ceil_div(ceil_div(max_kv_len, kTileTokens), 32);
   if (stats.kept_tiles_stride >= words) return {};
   return invalid_argument("stats.kept_tiles_stride is {}; kv_len {} needs {} words",
                           stats.kept_tiles_stride, max_kv_len, words);

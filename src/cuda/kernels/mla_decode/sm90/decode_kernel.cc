@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/integer_math.h"
 #include "base/status_macros.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
@@ -51,7 +52,7 @@ Divisor make_divisor(int32_t value) {
   return {d, static_cast<uint32_t>((excess << 32) / d + 1), shift};
 }
 
-constexpr int64_t align_up(int64_t num_bytes) { return (num_bytes + 255) / 256 * 256; }
+constexpr int64_t kAlignment = 256;
 
 int64_t partials_bytes(const RunShape& shape) {
   if (!shape.may_split) return 0;
@@ -66,13 +67,14 @@ class MlaDecodeKernel final : public DecodeKernel {
     for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
       for (const int32_t batch : {small, desc.max_batch}) {
         partials_bytes_ = std::max(
-            partials_bytes_, align_up(partials_bytes(run_shape(desc, device, batch, query_len))));
+            partials_bytes_,
+            round_up(partials_bytes(run_shape(desc, device, batch, query_len)), kAlignment));
       }
     }
   }
 
   int64_t workspace_bytes() const override {
-    return partials_bytes_ + align_up(2 * sizeof(int32_t) * int64_t{device_.num_sms});
+    return partials_bytes_ + round_up(2 * sizeof(int32_t) * int64_t{device_.num_sms}, kAlignment);
   }
 
   Status init(void*, StreamHandle) override { return Status(); }  // no state between runs
