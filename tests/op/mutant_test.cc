@@ -222,7 +222,6 @@ TEST(Mutants, QuickOfMla) {
 // Selections of only the first query head of each group; `lie` reports the right tiles.
 Outputs first_heads_selection(const DecodeDesc& desc, const DecodeArgs& args, bool lie) {
   Outputs outputs = run_reference(desc, args);
-  const Outputs first = with_query(run_reference, desc, args, [](int64_t, float x) { return x; });
   for (int32_t b = 0; b < args.batch.batch; ++b) {
     const ref::PagedSource kv(args.kv, args.batch, b);
     ref::AttentionProblem problem = ref::make_problem(desc, args, b, kv);

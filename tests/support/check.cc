@@ -297,4 +297,16 @@ std::string same_bits(const Outputs& a, const Outputs& b) {
   return a.status.ok() && b.status.ok() ? "" : "refused";
 }
 
+std::string check_shared_prefix(ProblemSpec spec, int32_t longer_kv_len) {
+  spec.shared_pages = 2;
+  spec.desc.batch_invariant = true;
+  const std::string faults = run_and_check(spec);
+  if (!faults.empty()) return faults;
+  const PagedProblem before(spec);
+  spec.kv_lens[1] = longer_kv_len;
+  const PagedProblem after(spec);
+  return same_bits(run_plan(before.desc(), before.args()), 0, run_plan(after.desc(), after.args()),
+                   0);
+}
+
 }  // namespace longdecode::testing

@@ -32,6 +32,10 @@ std::string same_bits(const Outputs& a, const Outputs& b);
 // The same for sequence a_idx of a and sequence b_idx of b.
 std::string same_bits(const Outputs& a, int32_t a_idx, const Outputs& b, int32_t b_idx);
 
+// Case 4 of two sequences that share their first two pages: both are right, and when sequence 1
+// grows to longer_kv_len tokens, the bits of sequence 0 stay. Empty, or what is wrong.
+std::string check_shared_prefix(ProblemSpec spec, int32_t longer_kv_len);
+
 }  // namespace longdecode::testing
 
 #endif  // LONGDECODE_TESTS_SUPPORT_CHECK_H_

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "runner/tokenizer/byte_alphabet.h"
 #include "runner/tokenizer/chat_template.h"
 #include "runner/tokenizer/pre_tokenizer.h"
+#include "tests/support/byte_vocabulary.h"
 
 namespace longdecode::runner {
 namespace {
@@ -89,13 +89,7 @@ constexpr const char* kLlama3Template =
 
 // Bytes, then the special tokens of both families.
 Tokenizer tokenizer_with(const std::vector<std::string>& specials) {
-  TokenizerData data;
-  data.model = "gpt2";
-  data.pre = "gpt-2";
-  for (int byte = 0; byte < 256; ++byte) {
-    data.tokens.push_back(byte_to_alphabet(static_cast<uint8_t>(byte)));
-  }
-  data.types.assign(256, static_cast<int32_t>(TokenType::kNormal));
+  TokenizerData data = byte_vocabulary();
   for (const std::string& text : specials) {
     data.tokens.push_back(text);
     data.types.push_back(static_cast<int32_t>(TokenType::kControl));

@@ -13,6 +13,7 @@
 #include "runner/tokenizer/byte_alphabet.h"
 #include "runner/tokenizer/stream_decoder.h"
 #include "runner/tokenizer/utf8.h"
+#include "tests/support/byte_vocabulary.h"
 
 namespace longdecode::runner {
 namespace {
@@ -26,13 +27,7 @@ constexpr int32_t kFirstMerged = 259;
 
 // All 256 bytes (id = byte), <s>, <|im_end|>, the user-defined [TAG], then one token per merge.
 TokenizerData small_data(const std::vector<std::string>& merges = {"a b", "ab ab", "b c", "h e"}) {
-  TokenizerData data;
-  data.model = "gpt2";
-  data.pre = "gpt-2";
-  for (int byte = 0; byte < 256; ++byte) {
-    data.tokens.push_back(byte_to_alphabet(static_cast<uint8_t>(byte)));
-  }
-  data.types.assign(256, static_cast<int32_t>(TokenType::kNormal));
+  TokenizerData data = byte_vocabulary();
   for (const char* text : {"<s>", "<|im_end|>", "[TAG]"}) data.tokens.push_back(text);
   data.types.push_back(static_cast<int32_t>(TokenType::kControl));
   data.types.push_back(static_cast<int32_t>(TokenType::kControl));
