@@ -25,6 +25,12 @@ std::string shape_text(const int64_t* shape, int32_t rank) {
 // No address space reaches further, and sums of kMaxRank such offsets in bytes fit int64_t.
 constexpr int64_t kMaxOffset = int64_t{1} << 57;
 
+// stride >= 0: whether the last of `size` steps of it is within kMaxOffset.
+bool is_reachable(int64_t size, int64_t stride) {
+  int64_t offset = 0;
+  return !__builtin_mul_overflow(size - 1, stride, &offset) && offset <= kMaxOffset;
+}
+
 Status check_strides(std::string_view name, const TensorView& view, TensorUse use) {
   const int32_t inner = view.rank - 1;
   if (view.shape[inner] > 1 && view.stride[inner] != 1) {
@@ -48,8 +54,7 @@ Status check_strides(std::string_view name, const TensorView& view, TensorUse us
     if (view.stride[i] < 0) {
       return invalid_argument("{}.stride[{}] is {}; allowed: 0 and more", name, i, view.stride[i]);
     }
-    int64_t offset = 0;
-    if (__builtin_mul_overflow(view.shape[i] - 1, view.stride[i], &offset) || offset > kMaxOffset) {
+    if (!is_reachable(view.shape[i], view.stride[i])) {
       return invalid_argument(
           "{}.stride[{}] is {} with shape[{}] {}; offsets of at most {} elements are allowed", name,
           i, view.stride[i], i, view.shape[i], kMaxOffset);
@@ -69,6 +74,11 @@ Status check_plane(const char* name, const uint8_t* plane, int64_t page_stride_b
     return invalid_argument(
         "the page stride of {} is {} bytes; allowed: multiples of {} from {} on", name,
         page_stride_bytes, kAlignmentBytes, page_bytes);
+  }
+  if (!is_reachable(pages, page_stride_bytes)) {
+    return invalid_argument(
+        "the page stride of {} is {} bytes with {} pages; offsets of at most {} bytes are allowed",
+        name, page_stride_bytes, pages, kMaxOffset);
   }
   return {};
 }
