@@ -16,7 +16,6 @@
 #include "cpu/ffd_decode.h"
 #include "cpu/merge.h"
 #include "cpu/prefill.h"
-#include "cpu/tile_attention.h"
 
 namespace longdecode::cpu {
 namespace {
@@ -59,7 +58,7 @@ class CpuBackend final : public Backend {
       choice.tokens_per_split = ffd_tokens_per_split(desc);
       return choice;
     }
-    choice.isa = dispatched_isa();
+    choice.isa = dense_isa(desc, device);
     choice.name = desc.format.op == Op::kMla ? "cpu/mla_decode" : "cpu/gqa_decode";
     choice.tokens_per_split = dense_tokens_per_split(desc);
     return choice;

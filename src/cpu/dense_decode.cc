@@ -3,10 +3,14 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <optional>
 
 #include "base/integer_math.h"
 #include "cpu/paged_rows.h"
+#include "cpu/split_tiles.h"
+#include "cpu/tile_amx.h"
 #include "cpu/tile_attention.h"
 
 namespace longdecode::cpu {
@@ -16,6 +20,12 @@ namespace {
 // tokens to occupy the threads at short contexts.
 constexpr int64_t kMinTokensPerSplit = 512;
 constexpr int64_t kWorkspaceAlignment = 64;  // a cache line, the widest vector
+
+// A multiple of a cache line.
+int64_t amx_floats(const DecodeDesc& desc, int32_t max_rows) {
+  return AmxTiles::scratch_bytes(max_rows, desc.format.key_dim, desc.format.value_dim) /
+         static_cast<int64_t>(sizeof(float));
+}
 
 // One sequence of a run and how it is split: split i covers tokens [i, i + 1) * tokens_per_split,
 // counted from token 0; splits that a sliding window hides do not exist.
@@ -36,11 +46,13 @@ class DenseDecode final : public DecodeKernel {
         max_splits_(ceil_div(desc.max_kv_len, tokens_per_split_)),
         group_(desc.num_q_heads / desc.format.num_kv_heads),
         max_rows_(group_ * desc.max_query_len),
+        use_amx_(amx_serves(device, desc.q_dtype, desc.format.dtype)),
         q_floats_(max_rows_ * packed_dim(desc.format.key_dim)),
+        amx_floats_(use_amx_ ? amx_floats(desc, max_rows_) : 0),
         state_floats_(row_state_floats(max_rows_, desc.format.value_dim)) {}
 
   int64_t workspace_bytes() const override {
-    int64_t floats = num_threads_ * (q_floats_ + state_floats_);
+    int64_t floats = num_threads_ * thread_floats();
     if (max_splits_ > 1) {
       floats += int64_t{desc_.max_batch} * desc_.format.num_kv_heads * max_splits_ * state_floats_;
     }
@@ -59,19 +71,30 @@ class DenseDecode final : public DecodeKernel {
     int32_t kv_head = 0;
   };
 
+  // Task i of a run is split i % splits of head i / splits. Threads take them in order.
+  struct Tasks {
+    const DecodeArgs* args = nullptr;
+    int64_t splits = 0;
+    int64_t count = 0;
+    std::atomic<int64_t> next = 0;
+  };
+
   Head head_at(const DecodeArgs& args, int64_t index) const;
-  // Floats of a thread's packed queries and state, and of the states of split sequences.
+  // Each thread has packed queries, a state and what AMX needs; then come the states of split
+  // sequences.
+  int64_t thread_floats() const { return q_floats_ + state_floats_ + amx_floats_; }
   float* thread_scratch(float* workspace, int32_t thread_idx) const {
-    return workspace + thread_idx * (q_floats_ + state_floats_);
+    return workspace + thread_idx * thread_floats();
   }
   float* split_states(float* workspace, const Head& head) const {
     const int64_t index = int64_t{head.batch_idx} * desc_.format.num_kv_heads + head.kv_head;
-    return workspace + num_threads_ * (q_floats_ + state_floats_) +
-           index * max_splits_ * state_floats_;
+    return workspace + num_threads_ * thread_floats() + index * max_splits_ * state_floats_;
   }
 
-  void attend_split(const Head& head, int64_t split, float* q, float* state_memory) const;
-  void attend_tiles(const Head& head, int64_t begin, int64_t end, const QueryRows& rows,
+  SplitTiles tiles_of(const Head& head, int64_t split) const;
+  void attend_split(const Tasks& tasks, const Head& head, int64_t split, float* q,
+                    float* state_memory) const;
+  void attend_tiles(const Tasks& tasks, SplitTiles tiles, const QueryRows& rows,
                     const RowState& state) const;
   void finish(const Head& head, int32_t row, float* states, int64_t num_states) const;
   void write_stats(const Head& head) const;
@@ -82,7 +105,9 @@ class DenseDecode final : public DecodeKernel {
   int64_t max_splits_;
   int32_t group_;
   int32_t max_rows_;
+  bool use_amx_;
   int64_t q_floats_;
+  int64_t amx_floats_;
   int64_t state_floats_;
 };
 
@@ -105,51 +130,54 @@ DenseDecode::Head DenseDecode::head_at(const DecodeArgs& args, int64_t index) co
   return head;
 }
 
-void DenseDecode::attend_tiles(const Head& head, int64_t begin, int64_t end, const QueryRows& rows,
-                               const RowState& state) const {
+SplitTiles DenseDecode::tiles_of(const Head& head, int64_t split) const {
+  SplitTiles tiles;
+  if (split >= head.sequence.num_splits) return tiles;
   const DecodeArgs& args = *head.args;
   const int32_t* pages = args.batch.block_table + head.batch_idx * args.batch.block_table_stride;
-  const PagedRows keys(args.kv.k, pages, head.kv_head);
-  const bool is_latent = desc_.format.op == Op::kMla;
-  const PagedRows values = is_latent ? keys : PagedRows(args.kv.v, pages, head.kv_head);
-  const QueryWindow& window = head.sequence.window;
+  tiles.is_latent = desc_.format.op == Op::kMla;
+  tiles.keys = PagedRows(args.kv.k, pages, head.kv_head);
+  tiles.values = tiles.is_latent ? tiles.keys : PagedRows(args.kv.v, pages, head.kv_head);
+  tiles.window = head.sequence.window;
+  const int64_t begin = (head.sequence.first_split + split) * tokens_per_split_;
+  tiles.next = std::max(begin, head.sequence.begin);
+  tiles.end = std::min(begin + tokens_per_split_, head.sequence.end);
+  return tiles;
+}
 
-  struct TileBuffer {
-    const void* k_rows[kTileCapacity];
-    const void* v_rows[kTileCapacity];
-    TokenRange visible[kMaxQueryLen];
-    Tile tile;
-  };
+// Every tile is prefetched while the one before it is attended, across tasks too: the next task is
+// the next one that no thread has taken, unless another thread is faster.
+void DenseDecode::attend_tiles(const Tasks& tasks, SplitTiles tiles, const QueryRows& rows,
+                               const RowState& state) const {
   TileBuffer buffers[2];
-  const auto fill = [&](int64_t token, TileBuffer& buffer) {
-    const int64_t count = std::min<int64_t>(kTileCapacity - token % kTileCapacity, end - token);
-    keys.fill(token, count, buffer.k_rows);
-    if (!is_latent) values.fill(token, count, buffer.v_rows);
-    for (int64_t t = 0; t < window.query_len; ++t) {
-      buffer.visible[t] = window.in_tile(t, token, count);
+  bool has_tile = tiles.fill(buffers[0]);
+  for (int current = 0; has_tile; current ^= 1) {
+    TileBuffer& ahead = buffers[current ^ 1];
+    has_tile = tiles.fill(ahead);
+    bool has_ahead = has_tile;
+    if (!has_ahead) {
+      const int64_t task = tasks.next.load(std::memory_order_relaxed);
+      has_ahead =
+          task < tasks.count &&
+          tiles_of(head_at(*tasks.args, task / tasks.splits), task % tasks.splits).fill(ahead);
     }
-    buffer.tile = {static_cast<int32_t>(count), buffer.k_rows,
-                   is_latent ? buffer.k_rows : buffer.v_rows, buffer.visible};
-    return token + count;
-  };
-  int64_t next = fill(begin, buffers[0]);
-  for (int current = 0;; current ^= 1) {
-    const bool is_last = next >= end;
-    if (!is_last) next = fill(next, buffers[current ^ 1]);
-    attend_tile(buffers[current].tile, rows, state, is_last ? nullptr : &buffers[current ^ 1].tile);
-    if (is_last) break;
+    attend_tile(buffers[current].tile, rows, state, has_ahead ? &ahead.tile : nullptr);
   }
 }
 
-void DenseDecode::attend_split(const Head& head, int64_t split, float* q,
+void DenseDecode::attend_split(const Tasks& tasks, const Head& head, int64_t split, float* q,
                                float* state_memory) const {
   const KvFormat& format = desc_.format;
   const auto num_rows = static_cast<int32_t>(head.sequence.window.query_len * group_);
+  std::optional<AmxTiles> amx;
+  if (use_amx_)
+    amx.emplace(q + q_floats_ + state_floats_, num_rows, format.key_dim, format.value_dim);
   for (int32_t row = 0; row < num_rows; ++row) {
     const void* source = row_address(head.args->q, head.batch_idx, row / group_,
                                      head.kv_head * group_ + row % group_);
     pack_query(source, desc_.q_dtype, format.dtype, format.key_dim,
                q + row * packed_dim(format.key_dim));
+    if (amx) amx->pack_query(row, source);
   }
   const QueryRows rows{num_rows,
                        group_,
@@ -159,12 +187,11 @@ void DenseDecode::attend_split(const Head& head, int64_t split, float* q,
                        format.dtype,
                        desc_.softmax_scale,
                        desc_.soft_cap,
-                       q};
+                       q,
+                       amx ? &*amx : nullptr};
   const RowState state = row_state_at(state_memory, max_rows_);
   clear(state, num_rows, format.value_dim);
-  const int64_t split_begin = (head.sequence.first_split + split) * tokens_per_split_;
-  attend_tiles(head, std::max(split_begin, head.sequence.begin),
-               std::min(split_begin + tokens_per_split_, head.sequence.end), rows, state);
+  attend_tiles(tasks, tiles_of(head, split), rows, state);
 }
 
 // Writes the output of one row of a (sequence, kv head), padding rows included.
@@ -217,31 +244,34 @@ Status DenseDecode::run(const DecodeArgs& args, void* workspace_memory, StreamHa
   // does not have return at once. Task 0 of a head writes its statistics.
   const int64_t max_kv_len =
       *std::max_element(args.batch.kv_lens, args.batch.kv_lens + args.batch.batch);
-  const int64_t splits = std::max<int64_t>(1, ceil_div(max_kv_len, tokens_per_split_));
-  const int64_t num_tasks = num_heads * splits;
+  Tasks tasks;
+  tasks.args = &args;
+  tasks.splits = std::max<int64_t>(1, ceil_div(max_kv_len, tokens_per_split_));
+  tasks.count = num_heads * tasks.splits;
   const int32_t rows_per_head = group_ * args.query_len;
-  const auto num_threads = static_cast<int>(std::min(num_threads_, num_tasks));
+  const auto num_threads = static_cast<int>(std::min(num_threads_, tasks.count));
 #pragma omp parallel num_threads(num_threads)
   {
     float* q = thread_scratch(workspace, omp_get_thread_num());
     float* local_state = q + q_floats_;
-#pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < num_tasks; ++task) {
-      const Head head = head_at(args, task / splits);
-      const int64_t split = task % splits;
+    for (int64_t task = tasks.next++; task < tasks.count; task = tasks.next++) {
+      const Head head = head_at(args, task / tasks.splits);
+      const int64_t split = task % tasks.splits;
       const int64_t num_splits = head.sequence.num_splits;
       if (split == 0) write_stats(head);
       if (num_splits > 1) {
         if (split < num_splits) {
-          attend_split(head, split, q, split_states(workspace, head) + split * state_floats_);
+          float* states = split_states(workspace, head);
+          attend_split(tasks, head, split, q, states + split * state_floats_);
         }
       } else if (split == 0) {
-        if (num_splits == 1) attend_split(head, 0, q, local_state);
+        if (num_splits == 1) attend_split(tasks, head, 0, q, local_state);
         for (int32_t row = 0; row < rows_per_head; ++row) {
           finish(head, row, local_state, num_splits);
         }
       }
     }
+#pragma omp barrier
 #pragma omp for schedule(static)
     for (int64_t index = 0; index < num_heads * rows_per_head; ++index) {
       const Head head = head_at(args, index / rows_per_head);
@@ -254,6 +284,10 @@ Status DenseDecode::run(const DecodeArgs& args, void* workspace_memory, StreamHa
 }
 
 }  // namespace
+
+const char* dense_isa(const DecodeDesc& desc, const DeviceInfo& device) {
+  return amx_serves(device, desc.q_dtype, desc.format.dtype) ? "amx_bf16" : dispatched_isa();
+}
 
 int64_t dense_tokens_per_split(const DecodeDesc& desc) {
   return std::max(kMinTokensPerSplit,

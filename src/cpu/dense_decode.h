@@ -14,6 +14,9 @@ namespace longdecode::cpu {
 inline constexpr int64_t kMaxSplits = 64;
 int64_t dense_tokens_per_split(const DecodeDesc& desc);
 
+// "amx_bf16" or what dispatched_isa says.
+const char* dense_isa(const DecodeDesc& desc, const DeviceInfo& device);
+
 // desc: validated, scale resolved, plain keys, method dense.
 std::unique_ptr<DecodeKernel> make_dense_decode(const DecodeDesc& desc, const DeviceInfo& device);
 

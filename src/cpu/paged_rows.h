@@ -55,7 +55,13 @@ class PagedRows {
            (token - (page << page_shift_)) * token_stride_bytes_;
   }
   void fill(int64_t begin, int64_t count, const void** rows) const {
-    for (int64_t j = 0; j < count; ++j) rows[j] = row(begin + j);
+    const int64_t page_size = int64_t{1} << page_shift_;
+    for (int64_t j = 0; j < count;) {
+      const char* from = static_cast<const char*>(row(begin + j));
+      const int64_t in_page = std::min(count - j, page_size - ((begin + j) & (page_size - 1)));
+      for (int64_t i = 0; i < in_page; ++i) rows[j + i] = from + i * token_stride_bytes_;
+      j += in_page;
+    }
   }
 
  private:

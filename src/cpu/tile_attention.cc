@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/tile_amx.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/tile_attention.cc"
 #include "hwy/foreach_target.h"
@@ -29,7 +31,8 @@ struct RowRun {
 };
 
 RowRun next_run(const Tile& tile, const QueryRows& rows, int32_t begin) {
-  RowRun run{begin, std::min(kRowChunk, rows.num_rows - begin), {0, tile.num_tokens}};
+  const int32_t chunk_end = (begin / kRowChunk + 1) * kRowChunk;
+  RowRun run{begin, std::min(chunk_end, rows.num_rows) - begin, {0, tile.num_tokens}};
   if (tile.visible == nullptr) return run;
   run.visible = tile.visible[begin / rows.rows_per_query];
   for (int32_t r = 1; r < run.count; ++r) {
@@ -215,10 +218,23 @@ void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state, 
   alignas(64) float scores[kRowChunk * kTileCapacity];
   float rescale[kRowChunk];
   const auto o_stride = static_cast<size_t>(packed_dim(rows.value_dim));
+#if HWY_TARGET == HWY_AVX3
+  const bool on_amx = rows.amx != nullptr && tile.num_tokens == kTileCapacity;
+  if (on_amx) rows.amx->begin_tile(tile, next);
+#endif
   for (int32_t begin = 0; begin < rows.num_rows;) {
     const RowRun run = next_run(tile, rows, begin);
     begin += run.count;
     if (run.visible.begin >= run.visible.end) continue;
+    float* o = state.o + run.begin * o_stride;
+#if HWY_TARGET == HWY_AVX3
+    if (on_amx && run.visible.end - run.visible.begin == kTileCapacity) {
+      rows.amx->score(run.begin, run.count, scores);
+      softmax_rows(rows, run, state, scores, rescale);
+      rows.amx->accumulate(run.count, scores, rescale, o);
+      continue;
+    }
+#endif
     score_run(tile, rows, run, run.begin == 0 ? next : nullptr, scores);
     softmax_rows(rows, run, state, scores, rescale);
     const ValueTask task{scores,
@@ -227,7 +243,7 @@ void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state, 
                          tile.v_rows + run.visible.begin,
                          static_cast<size_t>(run.visible.end - run.visible.begin),
                          run.count,
-                         state.o + run.begin * o_stride,
+                         o,
                          o_stride};
     accumulate_rows_any(task, rows);
   }

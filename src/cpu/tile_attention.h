@@ -19,6 +19,8 @@
 
 namespace longdecode::cpu {
 
+class AmxTiles;
+
 inline constexpr int32_t kTileCapacity = 64;   // tokens per attend_tile call
 inline constexpr int32_t kMaxPackedDim = 576;  // of keys and of values
 
@@ -66,6 +68,7 @@ struct QueryRows {
   float softmax_scale = 1.0f;
   float soft_cap = 0.0f;     // 0: off
   const float* q = nullptr;  // [num_rows][packed_dim(key_dim)], packed for key_dtype, unscaled
+  AmxTiles* amx = nullptr;   // the same queries for the matrix unit, or nullptr
 };
 
 // One query row of q_dtype -> packed[packed_dim(key_dim)].

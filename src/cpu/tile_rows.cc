@@ -58,10 +58,26 @@ size_t packed_index(DType dtype, size_t channel) {
   return channel - in_pair + in_pair / 2 + (in_pair % 2) * kLanes;
 }
 
+void pack_bf16(const void* q, size_t dim, float* packed) {
+  const F32 d;
+  VecF32 even;
+  VecF32 odd;
+  for (size_t c = 0; c < dim; c += kPair) {
+    if (kHasTail && dim - c < kPair) {
+      SourceBf16::load_tail(q, c, even, odd);
+    } else {
+      SourceBf16::load(q, c, even, odd);
+    }
+    hn::Store(even, d, packed + c);
+    hn::Store(odd, d, packed + c + kLanes);
+  }
+}
+
 void PackQuery(const void* q, DType q_dtype, DType key_dtype, int32_t key_dim, float* packed) {
   std::fill(packed + key_dim, packed + packed_dim(key_dim), 0.0f);
   if (key_dtype != DType::kBF16) return ConvertRow(q, q_dtype, key_dim, packed);
   std::fill(packed, packed + packed_dim(key_dim), 0.0f);
+  if (q_dtype == DType::kBF16) return pack_bf16(q, static_cast<size_t>(key_dim), packed);
   for (int32_t c = 0; c < key_dim; ++c) {
     packed[packed_index(key_dtype, static_cast<size_t>(c))] = load_element(q, q_dtype, c);
   }

@@ -36,7 +36,7 @@ struct RunOptions {
   int32_t num_runs = 1;  // of the same plan and workspace; the last one's outputs are returned
 };
 
-// The CPU of this process.
+// The CPU of this process. LONGDECODE_TEST_WITHOUT_AMX=1: as if it had no matrix unit.
 const DeviceInfo& cpu_device();
 
 // LONGDECODE_TEST_KERNEL=reference runs the reference instead: it tells a wrong test from a wrong
