@@ -35,7 +35,7 @@ LAYERS = {
     "capi": {"base", "ops", "cache"},
     "ref": {"base"},
     "runner": {"base", "ops", "cache"},
-    "benchmarks": {"base", "ops", "cache", "ref", "runner"},
+    "benchmarks": {"base", "cuda/host", "ops", "cache", "ref", "runner"},
     "tools": {"base", "ops", "cache", "ref", "runner", "benchmarks"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')

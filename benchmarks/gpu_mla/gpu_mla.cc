@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/gpu_mla/gpu_timer.h"
+#include "benchmarks/gpu_timer/gpu_timer.h"
 #include "longdecode/attention.h"
-#include "tests/gpu/fill.h"
 #include "tests/gpu/mla_check.h"
 
 namespace longdecode::gpu_bench {
@@ -21,6 +20,9 @@ using gpu_test::check_cuda;
 using gpu_test::check_status;
 using gpu_test::MlaCase;
 using gpu_test::MlaWorkload;
+
+// The largest shape reads 2.4 GB.
+constexpr int64_t kMaxReadBytes = int64_t{3} << 30;
 
 struct Shape {
   int32_t heads, batch, kv_len;
@@ -82,6 +84,12 @@ std::vector<Shape> shapes_of(const std::string& set) {
   return shapes;
 }
 
+template <class T>
+T checked(Result<T> result, const char* what) {
+  check_status(result.status(), what);
+  return std::move(result).value();
+}
+
 // The 64-bit finaliser of MurmurHash3.
 uint32_t mix(uint64_t x) {
   x ^= x >> 33;
@@ -119,12 +127,10 @@ std::string measure_row(const Shape& shape, const DeviceInfo& device, GpuTimer& 
   tolerance.relative_rmse = shape.dtype == DType::kF16 ? 1e-3 : 4e-3;
   const gpu_test::Outcome outcome = gpu_test::check_workload(workload, tolerance, 16);
   const GpuTimes times =
-      timer.measure([&](cudaStream_t stream) { check_status(workload.run(stream), "run"); });
-  gpu_test::DeviceBuffer bytes(workload.bytes()), sink(16);
-  bytes.poison();
-  const GpuTimes floor = timer.measure([&](cudaStream_t stream) {
-    check_cuda(gpu_test::read_bytes(bytes.data(), workload.bytes(), sink.data(), stream), "read");
-  });
+      checked(timer.measure([&](cudaStream_t stream) { return workload.run(stream); }), "run");
+  const GpuTimes floor = checked(
+      timer.measure([&](cudaStream_t stream) { return timer.read(workload.bytes(), stream); }),
+      "read floor");
   std::printf(
       "heads %3d batch %2d kv_len %5d q %d page %3d %s%s: %7.2f us (min %7.2f, graph "
       "%7.2f) floor %7.2f (%7.2f) ratio %.3f%s  rel %.1e %s\n",
@@ -159,11 +165,11 @@ int run(const std::string& set, const std::string& commit, const char* path) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;
   }
-  GpuTimer timer;
+  const auto timer = checked(GpuTimer::create(kDefaultFlushBytes, kMaxReadBytes), "timer");
   std::string json = "[\n";
   bool first = true;
   for (const Shape& shape : shapes_of(set)) {
-    json += (first ? "" : ",\n") + measure_row(shape, *device, timer, commit);
+    json += (first ? "" : ",\n") + measure_row(shape, *device, *timer, commit);
     first = false;
   }
   json += "\n]\n";

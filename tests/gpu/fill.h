@@ -17,9 +17,6 @@ cudaError_t fill_pool(const ValueRule& rule, const TensorView& pool, const int32
 cudaError_t fill_query(const ValueRule& rule, const TensorView& q, const int32_t* g_query_lens,
                        cudaStream_t stream);
 
-// Reads num_bytes (a multiple of 16) once, with plain streaming loads.
-cudaError_t read_bytes(const void* g_from, int64_t num_bytes, void* g_sink, cudaStream_t stream);
-
 }  // namespace longdecode::gpu_test
 
 #endif  // LONGDECODE_TESTS_GPU_FILL_H_
