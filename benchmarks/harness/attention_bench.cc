@@ -83,27 +83,47 @@ Status check_shape(const ShapeSpec& shape, const DeviceInfo& device) {
   return {};
 }
 
-Status check_memory(const std::vector<ShapeSpec>& shapes, int64_t flush_bytes,
-                    int64_t floor_bytes) {
+// What a shape takes at most, in bytes.
+struct MemoryNeed {
+  int64_t inputs = 0;   // host
+  int64_t scratch = 0;  // host: the fp64 reference holds the scores of a few heads at a time, for
+                        // every thread
+  int64_t cache = 0;    // device, and host for the reference
+};
+
+MemoryNeed memory_need(const ShapeSpec& shape) {
+  MemoryNeed need;
+  for (const Method method : shape.methods) {
+    need.cache = std::max(
+        need.cache, cache_bytes(decode_desc(shape, method).format, shape.batch, shape.kv_len));
+  }
+  need.inputs = workload_bytes(workload_spec(shape, 0.0));
+  need.scratch = 16 * int64_t{shape.num_q_heads} * shape.query_len * shape.kv_len;
+  return need;
+}
+
+Status check_memory(const std::vector<ShapeSpec>& shapes, const DeviceInfo& device,
+                    int64_t flush_bytes, int64_t floor_bytes) {
+  const bool on_host = device.type == DeviceType::kCpu;
   const int64_t available = available_memory_bytes();
-  if (available < 0) return {};
   for (const ShapeSpec& shape : shapes) {
-    int64_t cache = 0;
-    for (const Method method : shape.methods) {
-      cache = std::max(cache,
-                       cache_bytes(decode_desc(shape, method).format, shape.batch, shape.kv_len));
-    }
-    const int64_t inputs = workload_bytes(workload_spec(shape, 0.0));
-    // The fp64 reference holds the scores of a few heads at a time, for every thread.
-    const int64_t scratch = 16 * int64_t{shape.num_q_heads} * shape.query_len * shape.kv_len;
-    const int64_t total = inputs + cache + scratch + flush_bytes + floor_bytes;
-    if (total > available) {
+    const MemoryNeed need = memory_need(shape);
+    const int64_t timer = flush_bytes + floor_bytes;
+    const int64_t host = need.inputs + need.cache + need.scratch + (on_host ? timer : 0);
+    if (available >= 0 && host > available) {
       return invalid_argument(
           "batch {} x kv_len {} needs {:.0f} MiB of memory (inputs {:.0f}, cache {:.0f}, reference "
-          "{:.0f}, cache flush {:.0f}, read floor {:.0f}); available: {:.0f} MiB",
-          shape.batch, shape.kv_len, double(total) / kMib, double(inputs) / kMib,
-          double(cache) / kMib, double(scratch) / kMib, double(flush_bytes) / kMib,
-          double(floor_bytes) / kMib, double(available) / kMib);
+          "{:.0f}, cache flush and read floor {:.0f}); available: {:.0f} MiB",
+          shape.batch, shape.kv_len, double(host) / kMib, double(need.inputs) / kMib,
+          double(need.cache) / kMib, double(need.scratch) / kMib,
+          on_host ? double(timer) / kMib : 0.0, double(available) / kMib);
+    }
+    if (!on_host && need.cache + timer > device.memory_bytes) {
+      return invalid_argument(
+          "batch {} x kv_len {} needs {:.0f} MiB of device memory (cache {:.0f}, cache flush and "
+          "read floor {:.0f}); the device has {:.0f} MiB",
+          shape.batch, shape.kv_len, double(need.cache + timer) / kMib, double(need.cache) / kMib,
+          double(timer) / kMib, double(device.memory_bytes) / kMib);
     }
   }
   return {};
@@ -135,8 +155,8 @@ DecodeDesc decode_desc(const ShapeSpec& shape, Method method) {
 
 Result<AttentionBench> AttentionBench::create(std::vector<ShapeSpec> shapes,
                                               const DeviceInfo& device, BenchOptions options) {
-  if (options.num_reps < 1) {
-    return invalid_argument("reps is {}; allowed: 1 and more", options.num_reps);
+  if (options.num_reps.value_or(1) < 1) {
+    return invalid_argument("reps is {}; allowed: 1 and more", *options.num_reps);
   }
   if (shapes.empty()) return invalid_argument("no shape to measure");
   const int64_t flush_bytes = options.flush_bytes.value_or(default_flush_bytes(device));
@@ -154,7 +174,7 @@ Result<AttentionBench> AttentionBench::create(std::vector<ShapeSpec> shapes,
     shape.num_kv_heads = format.num_kv_heads;
     shape.head_dim = format.key_dim;
   }
-  LD_RETURN_IF_ERROR(check_memory(shapes, flush_bytes, floor_bytes));
+  LD_RETURN_IF_ERROR(check_memory(shapes, device, flush_bytes, floor_bytes));
   bench.shapes_ = std::move(shapes);
   bench.device_ = device;
   bench.options_ = std::move(options);
@@ -162,7 +182,8 @@ Result<AttentionBench> AttentionBench::create(std::vector<ShapeSpec> shapes,
       fmt::format("allocating {:.0f} MiB to flush the caches, {:.0f} MiB for "
                   "the read floor",
                   double(flush_bytes) / kMib, double(floor_bytes) / kMib));
-  LD_ASSIGN_OR_RETURN(bench.timer_, make_timer(device, flush_bytes, floor_bytes));
+  LD_ASSIGN_OR_RETURN(bench.timer_,
+                      make_timer(device, bench.options_.timing, flush_bytes, floor_bytes));
   return bench;
 }
 

@@ -37,8 +37,9 @@ struct ShapeSpec {
 };
 
 struct BenchOptions {
-  int32_t num_reps = 7;
-  std::optional<int64_t> flush_bytes;  // none: 8 x the last-level cache
+  Timing timing = Timing::kDefault;
+  std::optional<int32_t> num_reps;     // none: default_reps
+  std::optional<int64_t> flush_bytes;  // none: default_flush_bytes
   std::function<void(const std::string&)> progress = [](const std::string&) {};
 };
 

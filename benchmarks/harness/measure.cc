@@ -129,14 +129,16 @@ Status check_run(const DecodeDesc& desc, const DecodeArgs& args, const RunBuffer
 }
 
 // Kernel and floor in turn, so that both see the same machine.
-Status time_run(const std::function<Status()>& operation, MeasureContext& context, BenchRow& row) {
+Status time_run(const Operation& operation, MeasureContext& context, BenchRow& row) {
   Timer& timer = context.timer;
+  const int32_t num_reps = context.options.num_reps.value_or(default_reps(context.options.timing));
   std::vector<double> times, floors;
-  for (int32_t rep = 0; rep < context.options.num_reps; ++rep) {
+  for (int32_t rep = 0; rep < num_reps; ++rep) {
     LD_ASSIGN_OR_RETURN(const double time, timer.sample_us(operation));
     times.push_back(time);
-    LD_ASSIGN_OR_RETURN(const double floor,
-                        timer.sample_us([&] { return timer.read_floor(row.necessary_bytes); }));
+    LD_ASSIGN_OR_RETURN(const double floor, timer.sample_us([&](StreamHandle stream) {
+      return timer.read_floor(row.necessary_bytes, stream);
+    }));
     floors.push_back(floor);
   }
   row.timing = timer.timing();
@@ -146,8 +148,8 @@ Status time_run(const std::function<Status()>& operation, MeasureContext& contex
   row.time_us_max = *std::max_element(times.begin(), times.end());
   row.read_floor_us = median(floors);
   context.options.progress(
-      fmt::format("  {:.0f} us, read floor {:.0f} us, {} reps, each flush {:.0f} ms", row.time_us,
-                  row.read_floor_us, context.options.num_reps, timer.flush_us() * 1e-3));
+      fmt::format("  {:.1f} us, read floor {:.1f} us, {} reps, each flush {:.1f} ms", row.time_us,
+                  row.read_floor_us, num_reps, timer.flush_us() * 1e-3));
   return {};
 }
 
@@ -180,7 +182,7 @@ Status measure(const DecodeDesc& desc, MeasureContext& context, BenchRow& row) {
   }
   LD_RETURN_IF_ERROR(plan.run(checked, nullptr));
   LD_RETURN_IF_ERROR(check_run(desc, checked, buffers, context, row));
-  return time_run([&] { return plan.run(args, nullptr); }, context, row);
+  return time_run([&](StreamHandle stream) { return plan.run(args, stream); }, context, row);
 }
 
 }  // namespace longdecode::bench

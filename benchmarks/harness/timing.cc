@@ -9,6 +9,10 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/stream_read.h"
+#ifdef LONGDECODE_HAS_CUDA
+#include "benchmarks/gpu_timer/gpu_timer.h"
+#include "benchmarks/harness/cuda_timer.h"
+#endif
 
 namespace longdecode::bench {
 namespace {
@@ -64,17 +68,17 @@ class WallTimer : public Timer {
   std::string l2() const override { return l2_; }
   double flush_us() const override { return flush_us_; }
 
-  Result<double> sample_us(const std::function<Status()>& operation) override {
+  Result<double> sample_us(const Operation& operation) override {
     const double flush_start = now_us();
     sink_ = sink_ ^ stream_read(flush_.data(), flush_.num_bytes(), num_threads_);
     const double start = now_us();
-    LD_RETURN_IF_ERROR(operation());
+    LD_RETURN_IF_ERROR(operation(nullptr));
     const double end = now_us();
     flush_us_ = start - flush_start;
     return end - start;
   }
 
-  Status read_floor(int64_t num_bytes) override {
+  Status read_floor(int64_t num_bytes, StreamHandle) override {
     if (num_bytes > floor_.num_bytes()) {
       return invalid_argument("read floor of {} bytes; the buffer has {}", num_bytes,
                               floor_.num_bytes());
@@ -92,19 +96,8 @@ class WallTimer : public Timer {
   volatile uint64_t sink_ = 0;  // keeps the reads
 };
 
-}  // namespace
-
-int64_t default_flush_bytes(const DeviceInfo& device) {
-  const int64_t cache = device.last_level_cache_bytes;
-  return kFlushFactor * (cache > 0 ? cache : kAssumedCacheBytes);
-}
-
-Result<std::unique_ptr<Timer>> make_timer(const DeviceInfo& device, int64_t flush_bytes,
-                                          int64_t max_floor_bytes) {
-  if (device.type != DeviceType::kCpu) {
-    return unsupported("timing on device type {}; this build times 0 (cpu)",
-                       static_cast<int32_t>(device.type));
-  }
+Result<std::unique_ptr<Timer>> make_wall_timer(const DeviceInfo& device, int64_t flush_bytes,
+                                               int64_t max_floor_bytes) {
   LD_ASSIGN_OR_RETURN(ReadBuffer flush, ReadBuffer::create(flush_bytes, device.num_threads));
   LD_ASSIGN_OR_RETURN(ReadBuffer floor, ReadBuffer::create(max_floor_bytes, device.num_threads));
   const bool whole =
@@ -112,6 +105,35 @@ Result<std::unique_ptr<Timer>> make_timer(const DeviceInfo& device, int64_t flus
   std::string l2 = whole ? "cold" : flush_bytes > 0 ? "cold-partial" : "warm";
   return std::unique_ptr<Timer>(
       new WallTimer(std::move(flush), std::move(floor), std::move(l2), device.num_threads));
+}
+
+}  // namespace
+
+int64_t default_flush_bytes(const DeviceInfo& device) {
+#ifdef LONGDECODE_HAS_CUDA
+  if (device.type == DeviceType::kCuda) return gpu_bench::kDefaultFlushBytes;
+#endif
+  const int64_t cache = device.last_level_cache_bytes;
+  return kFlushFactor * (cache > 0 ? cache : kAssumedCacheBytes);
+}
+
+int32_t default_reps(Timing timing) { return timing == Timing::kEvents ? 20 : 7; }
+
+Result<std::unique_ptr<Timer>> make_timer(const DeviceInfo& device, Timing timing,
+                                          int64_t flush_bytes, int64_t max_floor_bytes) {
+  const bool is_cpu = device.type == DeviceType::kCpu;
+  if (timing != Timing::kDefault && (timing == Timing::kWall) != is_cpu) {
+    return invalid_argument("timing is {}; allowed on this device: {}",
+                            static_cast<int32_t>(timing),
+                            is_cpu ? "1 (wall)" : "2 (graph), 3 (events)");
+  }
+  if (is_cpu) return make_wall_timer(device, flush_bytes, max_floor_bytes);
+#ifdef LONGDECODE_HAS_CUDA
+  return make_cuda_timer(timing, flush_bytes, max_floor_bytes);
+#else
+  return unsupported("timing on device type {}; this build times 0 (cpu)",
+                     static_cast<int32_t>(device.type));
+#endif
 }
 
 double median(std::vector<double> samples) {

@@ -41,14 +41,15 @@ int bench_type(const Options& options, runner::GgmlType type, bench::Timer* time
   runner::MatvecInput input;
   std::vector<double> product_us, read_us;
   for (int32_t i = 0; i < options.num_samples; ++i) {
-    const auto product = timer->sample_us([&] {
+    const auto product = timer->sample_us([&](StreamHandle) {
       input.set(x.data(), 1, options.num_cols, runner::x_form(type, input.isa()));
       const runner::Product products[] = {{&w, y.data()}};
       runner::matvec(products, input, options.num_threads);
       return Status();
     });
     const auto num_bytes = static_cast<int64_t>(bytes.size());
-    const auto read = timer->sample_us([&] { return timer->read_floor(num_bytes); });
+    const auto read =
+        timer->sample_us([&](StreamHandle stream) { return timer->read_floor(num_bytes, stream); });
     if (!product.ok() || !read.ok()) return 1;
     product_us.push_back(*product);
     read_us.push_back(*read);
@@ -79,8 +80,9 @@ int main(int argc, char** argv) {
   }
   if (options.num_threads > 0) device->num_threads = options.num_threads;
   options.num_threads = device->num_threads;
-  const auto timer = bench::make_timer(*device, bench::default_flush_bytes(*device),
-                                       options.num_rows * options.num_cols * 4);
+  const auto timer =
+      bench::make_timer(*device, bench::Timing::kWall, bench::default_flush_bytes(*device),
+                        options.num_rows * options.num_cols * 4);
   if (!timer.ok()) {
     fmt::print(stderr, "{}\n", timer.status().message());
     return 1;

@@ -49,7 +49,7 @@ TEST(HarnessTiming, RowsSayHowColdTheCachesWere) {
   };
   for (const Case& c : {Case{kMib, 8 * kMib, "cold"}, Case{kMib, 8 * kMib - 1, "cold-partial"},
                         Case{kMib, 0, "warm"}, Case{0, 8 * kMib, "cold-partial"}}) {
-    const auto timer = make_timer(small_cpu(c.cache_bytes), c.flush_bytes, kMib);
+    const auto timer = make_timer(small_cpu(c.cache_bytes), Timing::kDefault, c.flush_bytes, kMib);
     ASSERT_TRUE(timer.ok()) << timer.status().message();
     EXPECT_EQ((*timer)->l2(), c.l2) << c.cache_bytes << " " << c.flush_bytes;
     EXPECT_EQ((*timer)->timing(), "wall");
@@ -59,26 +59,32 @@ TEST(HarnessTiming, RowsSayHowColdTheCachesWere) {
 }
 
 TEST(HarnessTiming, SampleTimesTheCallAndPassesItsErrorOn) {
-  auto timer = make_timer(small_cpu(kMib), 8 * kMib, kMib);
+  auto timer = make_timer(small_cpu(kMib), Timing::kWall, 8 * kMib, kMib);
   ASSERT_TRUE(timer.ok()) << timer.status().message();
   int calls = 0;
-  const auto time = (*timer)->sample_us([&]() -> Status {
+  const auto time = (*timer)->sample_us([&](StreamHandle stream) -> Status {
     ++calls;
-    return (*timer)->read_floor(kMib);
+    return (*timer)->read_floor(kMib, stream);
   });
   ASSERT_TRUE(time.ok()) << time.status().message();
   EXPECT_EQ(calls, 1);
   EXPECT_GT(*time, 0.0);
   EXPECT_GT((*timer)->flush_us(), 0.0);
-  const auto failed = (*timer)->sample_us([] { return invalid_argument("no"); });
+  const auto failed = (*timer)->sample_us([](StreamHandle) { return invalid_argument("no"); });
   EXPECT_EQ(failed.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ((*timer)->read_floor(kMib + 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((*timer)->read_floor(kMib + 1, nullptr).code(), StatusCode::kInvalidArgument);
 }
 
-TEST(HarnessTiming, OtherDevicesAreRefused) {
+TEST(HarnessTiming, TimingsOfOtherDevicesAreRefused) {
+  for (const Timing timing : {Timing::kGraph, Timing::kEvents}) {
+    const auto timer = make_timer(small_cpu(kMib), timing, 0, 0);
+    EXPECT_EQ(timer.status().code(), StatusCode::kInvalidArgument);
+  }
   DeviceInfo device;
   device.type = DeviceType::kCuda;
-  EXPECT_EQ(make_timer(device, 0, 0).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(make_timer(device, Timing::kWall, 0, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(default_reps(Timing::kGraph), 7);
+  EXPECT_EQ(default_reps(Timing::kEvents), 20);
 }
 
 TEST(HarnessTiming, AvailableMemoryIsPlausible) {

@@ -21,21 +21,33 @@ struct BenchAttentionOptions {
   std::string shapes_path;
   std::string device = "auto";
   int32_t num_threads = 0;
-  int32_t num_reps = 7;
+  std::string timing = "auto";
+  std::optional<int32_t> num_reps;
   std::optional<uint64_t> flush_bytes;
   std::string json_path;
 };
 
 constexpr const char* kFooter = R"(
-Rows: time_us is the median of --reps calls, each after a flush of the caches. read_floor_us is a
-plain read of necessary_bytes with the same threads after the same flush. kept_fraction is what the
-kernel attended, kept_planted what the input was made for. benchmarks/README.md defines every
-column.
+Rows: time_us is the median of --reps calls, each after a flush of the caches (on CUDA with --timing
+graph: of (8 x [flush, call] - 8 x [flush]) / 8, replayed as graphs). read_floor_us is a plain read
+of necessary_bytes after the same flush, taken the same way. kept_fraction is what the kernel
+attended, kept_planted what the input was made for. benchmarks/README.md defines every column.
 
 Examples:
   longdecode bench attention --kv-len 16384,65536 --kept 0.01,1
   longdecode bench attention --op mla --method dense --num-q-heads 16 --kv-len 65536 --json -
+  longdecode bench attention --device cuda --timing events --kv-len 262144 --json rows.json
   longdecode bench attention --shapes benchmarks/shapes/cpu.json --json rows.json)";
+
+Result<bench::Timing> parse_timing(const std::string& name, DeviceType device) {
+  const bool on_cpu = device == DeviceType::kCpu;
+  if (name == "auto") return bench::Timing::kDefault;
+  if (name == "wall" && on_cpu) return bench::Timing::kWall;
+  if (name == "graph" && !on_cpu) return bench::Timing::kGraph;
+  if (name == "events" && !on_cpu) return bench::Timing::kEvents;
+  return invalid_argument("--timing is {}; allowed on this device: auto, {}", name,
+                          on_cpu ? "wall" : "graph, events");
+}
 
 Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
   if (name != "auto" && name != "cpu" && name != "cuda") {
@@ -77,6 +89,7 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
   bench::BenchOptions bench_options;
+  LD_ASSIGN_OR_RETURN(bench_options.timing, parse_timing(options.timing, device.type));
   bench_options.num_reps = options.num_reps;
   if (options.flush_bytes) {
     if (*options.flush_bytes > uint64_t{INT64_MAX}) {
@@ -138,10 +151,13 @@ void add_bench_attention(CLI::App& bench, Status& outcome) {
       ->type_name("FILE");
   app->add_option("--device", options->device, "auto, cpu or cuda");
   app->add_option("-t,--threads", options->num_threads, "CPU threads, 0: all");
-  app->add_option("--reps", options->num_reps, "Timed calls per row");
+  app->add_option("--timing", options->timing,
+                  "auto, wall (CPU), graph or events (CUDA); auto: wall or graph");
+  app->add_option("--reps", options->num_reps, "Samples per row; default 7, 20 for events");
   app->add_option("--flush-bytes", options->flush_bytes,
                   "Bytes read to flush the caches before each call, e.g. 512M; default 8 x the "
-                  "last-level cache; less is reported as cold-partial, 0 as warm")
+                  "last-level cache (CUDA: 384M); less (CUDA: than 256M) is reported as "
+                  "cold-partial, 0 as warm")
       ->transform(CLI::AsSizeValue(false));
   app->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout for -")
       ->type_name("FILE");
