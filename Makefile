@@ -7,11 +7,12 @@ DOCUMENT ?= $(DEFAULT_DOCUMENT)
 JOBS ?= $(shell nproc)
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
-.PHONY: help build run test test-unit test-asan test-clang lint format clean
+.PHONY: help build run test test-unit test-asan test-clang fuzz lint format clean
 help:
 	@echo "make run        generate from a real model on a real document, dense beside FFD"
-	@echo "make test       lint, build (g++, clang, sanitizers) and run every test"
+	@echo "make test       lint, build (g++, clang, sanitizers), run every test, fuzz"
 	@echo "make build      build/longdecode and the library"
+	@echo "make fuzz       fuzz the readers of untrusted files, FUZZ_SECONDS=60 each"
 	@echo "make lint       format, include-direction and file-length checks"
 	@echo "make format     clang-format every source in place"
 	@echo "make clean      remove the build folders"
@@ -29,7 +30,7 @@ run:
 	cmake --build --preset release -j $(JOBS) --target longdecode_cli
 	python3 scripts/run_demo.py --binary build/longdecode --model $(MODEL) --document $(DOCUMENT)
 
-test: lint test-unit test-asan test-clang
+test: lint test-unit test-asan test-clang fuzz
 
 test-unit: build
 	@scripts/setup.sh test
@@ -47,6 +48,21 @@ test-clang:
 	cmake --preset clang $(LAUNCHER) >/dev/null
 	cmake --build --preset clang -j $(JOBS)
 
+# Both targets at once, FUZZ_SECONDS each, from small well-formed files; what breaks one stays in
+# build-fuzz/. The time limit of one input is far above what any takes: a busy machine is no finding.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/setup.sh test
+	cmake --preset fuzz $(LAUNCHER) >/dev/null
+	cmake --build --preset fuzz -j $(JOBS)
+	build-fuzz/tests/fuzz/fuzz_corpus build-fuzz/corpus
+	@$(MAKE) --no-print-directory --output-sync -j 2 fuzz-gguf fuzz-prompt_cache
+
+fuzz-%:
+	OMP_WAIT_POLICY=passive build-fuzz/tests/fuzz/$*_fuzz -max_total_time=$(FUZZ_SECONDS) \
+	  -timeout=240 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	  -artifact_prefix=build-fuzz/$*- build-fuzz/corpus/$*
+
 lint:
 	@scripts/setup.sh test
 	scripts/lint.py
@@ -55,4 +71,4 @@ format:
 	git ls-files '*.h' '*.cc' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 -i
 
 clean:
-	rm -rf build build-asan build-clang
+	rm -rf build build-asan build-clang build-fuzz
