@@ -13,6 +13,7 @@ void add_generate(CLI::App& app, Status& outcome);
 void add_tokenize(CLI::App& app, Status& outcome);
 void add_perplexity(CLI::App& app, Status& outcome);
 void add_dump_qkv(CLI::App& app, Status& outcome);
+void add_study_format(CLI::App& app, Status& outcome);
 void add_bench_attention(CLI::App& bench, Status& outcome);
 void add_bench_model(CLI::App& bench, Status& outcome);
 void add_info(CLI::App& app, Status& outcome);

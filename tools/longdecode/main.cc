@@ -72,6 +72,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, outcome);
   add_perplexity(app, outcome);
   add_dump_qkv(app, outcome);
+  add_study_format(app, outcome);
   add_info(app, outcome);
   CLI::App* bench = app.add_subcommand("bench", "Measure an operation or a model");
   bench->require_subcommand(1);
