@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands that run a model over a text: perplexity, dump-qkv."""
+"""The commands that run a model over a text: perplexity, dump-qkv, study-format."""
 import json
 import math
 import pathlib
@@ -58,6 +58,17 @@ class BadInput(TextTest):
         self.refused([*common, "--dtype", "int8"], "f32, f16")
         self.refused([*common, "--layers", "0,x"], "--layers")
         self.refused([*common, "-c", "-1"], "-c is -1")
+
+    def test_study_flags(self):
+        common = ["study-format", "-m", "none.gguf", "-f", TEXT]
+        self.refused(["study-format", "-m", "none.gguf"], "-f FILE")
+        self.refused(["study-format", "-f", TEXT], "-m FILE")
+        self.refused(common, "none.gguf")
+        for flags, *parts in ((["-c", "1000"], "-c is 1000", "1024"),
+                              (["--positions", "0"], "--positions is 0", "3072"),
+                              (["-s", "-1"], "--seed is -1"), (["-t", "0"], "-t is 0"),
+                              (["--json", self.folder], "directory")):
+            self.refused([*common, *flags], *parts)
 
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_dumps(self):
@@ -165,6 +176,36 @@ class DumpQkv(TextTest):
         for name, (_, values) in floats.items():
             for value, half in zip(values, halves[name][1]):
                 self.assertEqual(struct.unpack("<e", struct.pack("<e", value))[0], half)
+
+
+@unittest.skipUnless(HAS_MODEL, NO_MODEL)
+@unittest.skipIf(QUICK, "LONGDECODE_TEST_QUICK is set")
+class StudyFormat(TextTest):
+    def test_tables(self):
+        path = self.folder / "study.json"
+        result = run("study-format", "-m", MODEL, "-f", TEXT, "-c", "1024", "--positions", "1",
+                     "--progress", "--json", path)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertIn(b"range, midrange (product)", result.stdout)
+        self.assertIn(b"study of kv heads 90/90", result.stderr)
+        study = json.loads(path.read_text())
+        self.assertEqual((study["context_len"], study["num_positions"]), (1024, 1))
+        for table in ("scores", "selections", "pseudo_max", "layer_scores", "layer_selections",
+                      "layer_pseudo_max"):
+            columns, rows = study[table]["columns"], study[table]["rows"]
+            self.assertTrue(rows, table)
+            self.assertEqual({len(row) for row in rows}, {len(columns)}, table)
+        def rows_of(table):
+            return [dict(zip(study[table]["columns"], row)) for row in study[table]["rows"]]
+        self.assertEqual({row["source"] for row in rows_of("selections")},
+                         {"LICENSE", "texts", "synthetic gaussian", "synthetic K bias",
+                          "synthetic outlier channels"})
+        self.assertEqual({row["layers"] for row in rows_of("layer_scores")},
+                         {str(layer) for layer in range(30)})
+        for row in rows_of("selections"):
+            self.assertGreater(row["kept_fraction"], 0.2)  # sink and recent tokens
+            self.assertLessEqual(row["kept_fraction"], 1.0)
+            self.assertLess(row["dropped_mass"], 1.0)
 
 
 if __name__ == "__main__":
