@@ -64,7 +64,7 @@ std::vector<SelectionRule> selection_rules() {
   std::vector<SelectionRule> rules;
   for (const int32_t tile : {16, 32}) {
     for (const double margin : {0.0, 0.5, 1.0, 2.0}) {
-      for (const double delta : {5.0, 7.0}) rules.push_back({tile, margin, delta});
+      for (const double delta : {5.0, 6.0, 7.0}) rules.push_back({tile, margin, delta});
     }
   }
   return rules;

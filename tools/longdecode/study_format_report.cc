@@ -138,20 +138,34 @@ bool is_default(const SelectionRule& rule) {
   return rule.tile == 16 && rule.margin_sigmas == 0.0 && rule.delta == 5.0;
 }
 
-Json selection_rows(const std::vector<Slice>& slices, bool all_rules) {
+constexpr size_t kProductGrid = 1;  // the product's variant with page 128
+
+// `wanted` says which (slice, grid, rule) the file holds: all of them would be megabytes.
+template <typename Wanted>
+Json selection_rows(const std::vector<Slice>& slices, const Wanted& wanted) {
   const std::vector<GridVariant> variants = study::grid_variants();
   const std::vector<SelectionRule> rules = study::selection_rules();
   Json rows = Json::array();
   for (const Slice& slice : slices) {
     for (size_t g = 0; g < slice.sums.selections.size(); ++g) {
       for (size_t r = 0; r < rules.size(); ++r) {
-        if (!all_rules && !is_default(rules[r])) continue;
+        if (!wanted(slice, g, rules[r])) continue;
         rows.push_back(selection_row(slice, g, variants[g / kPageSizes.size()], rules[r],
                                      slice.sums.selections[g][r]));
       }
     }
   }
   return rows;
+}
+
+// Every rule for the texts together, tile 16 for each source.
+bool wanted_of_sources(const Slice& slice, size_t, const SelectionRule& rule) {
+  return slice.source == kAllTexts || rule.tile == 16;
+}
+
+// The default rule for every grid, every margin and delta for the product's.
+bool wanted_of_layers(const Slice&, size_t grid_idx, const SelectionRule& rule) {
+  return is_default(rule) || (grid_idx == kProductGrid && rule.tile == 16);
 }
 
 const Json kPseudoMaxColumns = {"source",           "layers",      "rows",       "from_first_token",
@@ -225,8 +239,9 @@ std::string study_json(const StudyFacts& facts, const std::vector<LayerResult>& 
   const std::vector<Slice> by_layer = make_layer_slices(layers);
   text += table_text("scores", kScoreColumns, score_rows(slices));
   text += table_text("layer_scores", kScoreColumns, score_rows(by_layer));
-  text += table_text("selections", kSelectionColumns, selection_rows(slices, true));
-  text += table_text("layer_selections", kSelectionColumns, selection_rows(by_layer, false));
+  text += table_text("selections", kSelectionColumns, selection_rows(slices, wanted_of_sources));
+  text +=
+      table_text("layer_selections", kSelectionColumns, selection_rows(by_layer, wanted_of_layers));
   text += table_text("pseudo_max", kPseudoMaxColumns, pseudo_max_rows(slices));
   text += table_text("layer_pseudo_max", kPseudoMaxColumns, pseudo_max_rows(by_layer));
   return text + "\n}";
