@@ -42,14 +42,19 @@ namespace longdecode::bench {
 
 HWY_EXPORT(read_blocks);
 
+// Dealt out as the threads come for them, as kernels deal out their work: with one half each, a CPU
+// that something else slows down would make the floor higher than what memory allows.
+constexpr int64_t kPartBytes = int64_t{1} << 20;
+
 uint64_t stream_read(const void* memory, int64_t num_bytes, int32_t num_threads) {
   const auto* words = static_cast<const uint64_t*>(memory);
   const int64_t num_blocks = num_bytes / 256;
+  const int64_t num_parts = std::max<int64_t>(num_threads, num_bytes / kPartBytes);
   uint64_t sum = 0;
-#pragma omp parallel for num_threads(num_threads) reduction(^ : sum) schedule(static, 1)
-  for (int32_t part = 0; part < num_threads; ++part) {
-    const int64_t begin = num_blocks * part / num_threads;
-    const int64_t end = num_blocks * (part + 1) / num_threads;
+#pragma omp parallel for num_threads(num_threads) reduction(^ : sum) schedule(dynamic)
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t begin = num_blocks * part / num_parts;
+    const int64_t end = num_blocks * (part + 1) / num_parts;
     sum ^= HWY_DYNAMIC_DISPATCH(read_blocks)(words + begin * 32, (end - begin) * 32);
   }
   return sum;

@@ -54,18 +54,11 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// How the prefetch of the 64 rows of the next tile is spread over the work on a tile. A core keeps
-// 16 lines in flight: all at once they would stop the work and then leave the memory idle.
-constexpr float kRowsWhileScoring = 16.0f;
-constexpr float kRowsBeforeSoftmax = 8.0f;
-constexpr float kRowsWhileTakingValues = 24.0f;
-constexpr float kRowsWhileAccumulating = 16.0f;
-
-// To L2. Always inline: g++ 12 drops calls of a function that only prefetches.
-inline __attribute__((always_inline)) void prefetch_row(const void* row, int32_t dim) {
-  const char* bytes = static_cast<const char*>(row);
-  for (int32_t i = 0; i < 2 * dim; i += kLineBytes) _mm_prefetch(bytes + i, _MM_HINT_T1);
-}
+// How the prefetch of the next tile is spread over the work on a tile, in units of TilePrefetch.
+constexpr int32_t kWhileScoring = 384;
+constexpr int32_t kBeforeSoftmax = 0;
+constexpr int32_t kWhileTakingValues = 320;
+constexpr int32_t kWhileAccumulating = 320;
 
 // to[i][j] = from[j][i] for 16 rows of `from`, 16 floats apart, and 4 of their columns.
 LONGDECODE_AMX void transpose_columns(const float* from, float* to, int64_t to_stride) {
@@ -107,10 +100,11 @@ LONGDECODE_AMX void release_unit() { _tile_release(); }
 
 }  // namespace
 
-bool amx_serves(const DeviceInfo& device, DType q_dtype, DType kv_dtype) {
+bool amx_serves(const DecodeDesc& desc, const DeviceInfo& device) {
   static const DeviceInfo self = detect_cpu();  // device may have been filled by hand
-  return q_dtype == DType::kBF16 && kv_dtype == DType::kBF16 && device.has_amx_bf16 &&
-         self.has_amx_bf16 && self.has_avx512_bf16 &&
+  const int64_t rows = int64_t{desc.num_q_heads} / desc.format.num_kv_heads * desc.max_query_len;
+  return desc.q_dtype == DType::kBF16 && desc.format.dtype == DType::kBF16 && rows >= kMinAmxRows &&
+         device.has_amx_bf16 && self.has_amx_bf16 && self.has_avx512_bf16 &&
          std::string_view(dispatched_isa()) == "avx512";
 }
 
@@ -140,39 +134,24 @@ void AmxTiles::pack_query(int32_t row, const void* q) {
   }
 }
 
-// Tiles 0 to 2 are whole: sums of scores, keys, queries; two of them hold values in turn. Tile 3 is
-// an output, 4 to 7 are weights: as many rows as there are query rows.
+// While scores are made (num_rows 16) every tile is whole: 0 to 3 sums, 4 queries, 5 and 6 keys.
+// While values are added up 2 and 3 hold values; 0 and 1, outputs, and 4 to 7, weights, have a row
+// for each query row.
 LONGDECODE_AMX void AmxTiles::configure(int32_t num_rows) {
   if (num_rows == configured_rows_) return;
   configured_rows_ = num_rows;
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
     config.row_bytes[i] = 64;
-    config.rows[i] = static_cast<uint8_t>(i < 3 ? kTileRows : num_rows);
+    config.rows[i] = static_cast<uint8_t>(i == 2 || i == 3 ? kTileRows : num_rows);
   }
   _tile_loadconfig(&config);
 }
 
-void AmxTiles::begin_tile(const Tile& tile, const Tile* next) {
+void AmxTiles::begin_tile(const Tile& tile) {
   tile_ = &tile;
-  next_ = next;
-  next_row_ = 0;
-  rows_due_ = 0.0f;
   num_groups_taken_ = 0;
   take_keys(tile);
-}
-
-// Another num_rows rows (or a part of one) of the next tile.
-inline __attribute__((always_inline)) void AmxTiles::prefetch(float num_rows) {
-  if (next_ == nullptr) return;
-  rows_due_ += num_rows;
-  const int32_t end = std::min(static_cast<int32_t>(rows_due_), next_->num_tokens);
-  for (; next_row_ < end; ++next_row_) {
-    const void* k_row = next_->k_rows[next_row_];
-    const void* v_row = next_->v_rows[next_row_];
-    prefetch_row(k_row, key_dim_);
-    if (v_row != k_row) prefetch_row(v_row, value_dim_);
-  }
 }
 
 // Rows at equal distances, as in a page, stay where they are.
@@ -201,17 +180,16 @@ LONGDECODE_AMX void AmxTiles::take_keys(const Tile& tile) {
 }
 
 // Interleaves values of kValueGroups groups of 32 channels. False: one of them is not finite.
-LONGDECODE_AMX bool AmxTiles::take_values(int32_t group, uint32_t* tiles) {
+LONGDECODE_AMX bool AmxTiles::take_values(int32_t group, uint32_t* tiles, TilePrefetch& prefetch) {
   const int32_t begin = group * kChunk;
   const int32_t end = std::min(begin + kValueGroups * kChunk, value_dim_);
-  const float prefetch_step = kRowsWhileTakingValues * static_cast<float>(end - begin) /
-                              static_cast<float>(16 * value_dim_);
+  const int32_t prefetch_step = kWhileTakingValues * (end - begin) / (16 * value_dim_);
   const __m512i high_half = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
   __m512i max0 = _mm512_setzero_si512();
   __m512i max1 = _mm512_setzero_si512();
   for (int32_t j = 0; j < kTileCapacity; j += 2) {
-    if (j % 4 == 0) prefetch(prefetch_step);
+    if (j % 4 == 0) prefetch.advance(prefetch_step);
     const auto* row0 = static_cast<const uint16_t*>(tile_->v_rows[j]);
     const auto* row1 = static_cast<const uint16_t*>(tile_->v_rows[j + 1]);
     uint32_t* to = tiles + j / kChunk * 2 * kTileDwords + j % kChunk * 8;
@@ -232,37 +210,54 @@ LONGDECODE_AMX bool AmxTiles::take_values(int32_t group, uint32_t* tiles) {
   return _mm512_cmpge_epu16_mask(_mm512_max_epu16(max0, max1), infinity) == 0;
 }
 
-LONGDECODE_AMX void AmxTiles::score(int32_t begin, int32_t num_rows, float* scores) {
-  configure(num_rows);
+LONGDECODE_AMX void AmxTiles::score(int32_t begin, int32_t num_rows, TilePrefetch& prefetch,
+                                    float* scores) {
+  configure(kTileRows);
   const int32_t num_chunks = num_key_chunks(key_dim_);
   const int32_t num_direct = key_dim_ / kChunk;
   const uint32_t* q = q_tiles_ + int64_t{begin / kTileRows} * num_chunks * kTileDwords;
-  alignas(64) float sums[kTileDwords + kTileRows];  // [token][row of the block of 16]
+  // [block][token][row of the block of 16]
+  alignas(64) float sums[kNumBlocks * kTileDwords + kTileRows];
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int32_t chunk = 0; chunk < num_chunks; ++chunk) {
+    // The blocks' sums are independent chains, and the queries are loaded once for all of them.
+    _tile_loadd(4, q + chunk * kTileDwords, kLineBytes);
+    const bool is_tail = chunk == num_direct;
+    const auto from = [&](int32_t block) {
+      return is_tail ? keys_[block].tail : keys_[block].rows + chunk * kLineBytes;
+    };
+    const auto stride = [&](int32_t block) {
+      return is_tail ? key_row_bytes(key_dim_) : keys_[block].stride_bytes;
+    };
+    _tile_loadd(5, from(0), stride(0));
+    _tile_dpbf16ps(0, 5, 4);
+    _tile_loadd(6, from(1), stride(1));
+    _tile_dpbf16ps(1, 6, 4);
+    prefetch.advance(kWhileScoring / (2 * num_chunks));
+    _tile_loadd(5, from(2), stride(2));
+    _tile_dpbf16ps(2, 5, 4);
+    _tile_loadd(6, from(3), stride(3));
+    _tile_dpbf16ps(3, 6, 4);
+    prefetch.advance(kWhileScoring / (2 * num_chunks));
+  }
+  _tile_stored(0, sums, kLineBytes);
+  _tile_stored(1, sums + kTileDwords, kLineBytes);
+  _tile_stored(2, sums + 2 * kTileDwords, kLineBytes);
+  _tile_stored(3, sums + 3 * kTileDwords, kLineBytes);
   for (int32_t block = 0; block < kNumBlocks; ++block) {
-    const Keys& keys = keys_[block];
-    _tile_zero(0);
-    for (int32_t chunk = 0; chunk < num_direct; ++chunk) {
-      _tile_loadd(1, keys.rows + chunk * kLineBytes, keys.stride_bytes);
-      _tile_loadd(2, q + chunk * kTileDwords, kLineBytes);
-      _tile_dpbf16ps(0, 1, 2);
-      prefetch(kRowsWhileScoring / static_cast<float>(kNumBlocks * num_chunks));
-    }
-    if (num_direct < num_chunks) {
-      _tile_loadd(1, keys.tail, key_row_bytes(key_dim_));
-      _tile_loadd(2, q + num_direct * kTileDwords, kLineBytes);
-      _tile_dpbf16ps(0, 1, 2);
-    }
-    _tile_stored(0, sums, kLineBytes);
     for (int32_t row = 0; row < num_rows; row += 4) {
-      transpose_columns(sums + begin % kTileRows + row,
+      transpose_columns(sums + block * kTileDwords + begin % kTileRows + row,
                         scores + row * kTileCapacity + block * kTileRows, kTileCapacity);
     }
   }
-  prefetch(kRowsBeforeSoftmax);
+  prefetch.advance(kBeforeSoftmax);
 }
 
 LONGDECODE_AMX void AmxTiles::accumulate(int32_t num_rows, const float* p, const float* rescale,
-                                         float* o) {
+                                         TilePrefetch& prefetch, float* o) {
   configure(num_rows);
   const int64_t o_stride = packed_dim(value_dim_);
   alignas(64) uint16_t high[kTileRows * kTileCapacity];
@@ -289,7 +284,7 @@ LONGDECODE_AMX void AmxTiles::accumulate(int32_t num_rows, const float* p, const
     if (group % kValueGroups == 0) {
       bool& known = is_finite_[group / kValueGroups];
       if (group >= num_groups_taken_) {
-        known = take_values(group, v);
+        known = take_values(group, v, prefetch);
         if (keeps_values_) num_groups_taken_ = group + kValueGroups;
       }
       is_finite = known;
@@ -299,17 +294,24 @@ LONGDECODE_AMX void AmxTiles::accumulate(int32_t num_rows, const float* p, const
       accumulate_any(num_rows, p, group, out);
       continue;
     }
-    for (int32_t half = 0; half < 2; ++half) {
-      _tile_loadd(3, out + 16 * half, o_stride * 4);
-      _tile_loadd(1, v + half * kTileDwords, kLineBytes);
-      _tile_loadd(2, v + (2 + half) * kTileDwords, kLineBytes);
-      _tile_dpbf16ps(3, 4, 1);
-      _tile_dpbf16ps(3, 5, 1);
-      _tile_dpbf16ps(3, 6, 2);
-      _tile_dpbf16ps(3, 7, 2);
-      _tile_stored(3, out + 16 * half, o_stride * 4);
-      prefetch(kRowsWhileAccumulating / static_cast<float>(2 * num_groups));
-    }
+    _tile_loadd(0, out, o_stride * 4);
+    _tile_loadd(1, out + 16, o_stride * 4);
+    _tile_loadd(2, v, kLineBytes);
+    _tile_dpbf16ps(0, 4, 2);
+    _tile_dpbf16ps(0, 5, 2);
+    _tile_loadd(3, v + kTileDwords, kLineBytes);
+    _tile_dpbf16ps(1, 4, 3);
+    _tile_dpbf16ps(1, 5, 3);
+    prefetch.advance(kWhileAccumulating / (2 * num_groups));
+    _tile_loadd(2, v + 2 * kTileDwords, kLineBytes);
+    _tile_dpbf16ps(0, 6, 2);
+    _tile_dpbf16ps(0, 7, 2);
+    _tile_loadd(3, v + 3 * kTileDwords, kLineBytes);
+    _tile_dpbf16ps(1, 6, 3);
+    _tile_dpbf16ps(1, 7, 3);
+    _tile_stored(0, out, o_stride * 4);
+    _tile_stored(1, out + 16, o_stride * 4);
+    prefetch.advance(kWhileAccumulating / (2 * num_groups));
   }
 }
 
@@ -333,16 +335,16 @@ void AmxTiles::accumulate_any(int32_t num_rows, const float* p, int32_t group, f
 
 namespace longdecode::cpu {
 
-bool amx_serves(const DeviceInfo&, DType, DType) { return false; }
+bool amx_serves(const DecodeDesc&, const DeviceInfo&) { return false; }
 
 // Nothing here is called then.
 int64_t AmxTiles::scratch_bytes(int32_t, int32_t, int32_t) { return 0; }
 AmxTiles::AmxTiles(void*, int32_t, int32_t, int32_t) {}
 AmxTiles::~AmxTiles() = default;
 void AmxTiles::pack_query(int32_t, const void*) {}
-void AmxTiles::begin_tile(const Tile&, const Tile*) {}
-void AmxTiles::score(int32_t, int32_t, float*) {}
-void AmxTiles::accumulate(int32_t, const float*, const float*, float*) {}
+void AmxTiles::begin_tile(const Tile&) {}
+void AmxTiles::score(int32_t, int32_t, TilePrefetch&, float*) {}
+void AmxTiles::accumulate(int32_t, const float*, const float*, TilePrefetch&, float*) {}
 
 }  // namespace longdecode::cpu
 

@@ -12,13 +12,20 @@
 #include <cstdint>
 
 #include "cpu/tile_attention.h"
+#include "cpu/tile_prefetch.h"
+#include "longdecode/attention.h"
 #include "longdecode/types.h"
 
 namespace longdecode::cpu {
 
-// True when AMX serves queries of q_dtype over a cache of kv_dtype (both must be bf16), `device`
-// has it and so has this process.
-bool amx_serves(const DeviceInfo& device, DType q_dtype, DType kv_dtype);
+// From this many query rows per kv head on AMX beats vectors: below, its detours (interleaved
+// values, two configurations of the tiles) cost more than the products (GQA 65536 tokens, 2
+// threads, of the plain read: group 4 0.73 against 0.88, 8 0.69 and 0.69, 16 0.62 and 0.40).
+inline constexpr int64_t kMinAmxRows = 9;
+
+// True when AMX serves desc: bf16 queries over a bf16 cache, enough rows, and both `device` and
+// this process have it.
+bool amx_serves(const DecodeDesc& desc, const DeviceInfo& device);
 
 // The matrix unit of the calling thread for the query rows of one kv head. Results do not depend on
 // where the rows of a tile lie.
@@ -35,14 +42,15 @@ class AmxTiles {
   // q: key_dim channels of bf16.
   void pack_query(int32_t row, const void* q);
 
-  // The tile of the calls that follow, of kTileCapacity tokens; next (or nullptr) is prefetched.
-  void begin_tile(const Tile& tile, const Tile* next);
+  // The tile of the calls that follow, of kTileCapacity tokens.
+  void begin_tile(const Tile& tile);
   // scores[i * kTileCapacity + token] = query row `begin` + i . key, unscaled. The rows lie in one
   // block of 16; scores of the rows up to the next multiple of 4 are undefined.
-  void score(int32_t begin, int32_t num_rows, float* scores);
+  void score(int32_t begin, int32_t num_rows, TilePrefetch& prefetch, float* scores);
   // o[i] = o[i] * rescale[i] + sum over tokens of p[i * kTileCapacity + token] * value, o being
   // rows of a RowState.
-  void accumulate(int32_t num_rows, const float* p, const float* rescale, float* o);
+  void accumulate(int32_t num_rows, const float* p, const float* rescale, TilePrefetch& prefetch,
+                  float* o);
 
  private:
   struct Keys {  // 16 rows
@@ -52,17 +60,13 @@ class AmxTiles {
   };
   void configure(int32_t num_rows);
   void take_keys(const Tile& tile);
-  void prefetch(float num_rows);
-  bool take_values(int32_t group, uint32_t* tiles);
+  bool take_values(int32_t group, uint32_t* tiles, TilePrefetch& prefetch);
   void accumulate_any(int32_t num_rows, const float* p, int32_t group, float* o) const;
 
   int32_t key_dim_ = 0;
   int32_t value_dim_ = 0;
   int32_t configured_rows_ = 0;
   const Tile* tile_ = nullptr;
-  const Tile* next_ = nullptr;
-  int32_t next_row_ = 0;  // first row of next_ that is not prefetched yet
-  float rows_due_ = 0.0f;
   Keys keys_[kTileCapacity / 16];
   uint32_t* q_tiles_ = nullptr;  // [blocks of 16 rows][chunks of 32 channels][16 pairs][16 rows]
   // [groups of 32 channels][2 chunks of 32 tokens][even, odd][16 pairs of tokens][16 channels]

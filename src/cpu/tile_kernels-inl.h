@@ -184,12 +184,12 @@ HWY_INLINE void dot_block(const float* HWY_RESTRICT q, size_t q_stride, const vo
 }
 
 // o[r] = o[r] * rescale[r] + sum over tokens of p[r][token] * v_rows[token], for kRows rows and the
-// kPairs pairs of vectors from `channel` on.
-template <class Source, int kRows, int kPairs, bool kTail>
+// kPairs pairs of vectors from `channel` on. Calls prefetch() for every kTokenBlock tokens.
+template <class Source, int kRows, int kPairs, bool kTail, class Prefetch>
 HWY_INLINE void accumulate_block(const float* HWY_RESTRICT p, size_t p_stride,
                                  const void* const* v_rows, size_t num_tokens, size_t channel,
                                  const float* HWY_RESTRICT rescale, float* HWY_RESTRICT o,
-                                 size_t o_stride) {
+                                 size_t o_stride, const Prefetch& prefetch) {
   const F32 d;
   VecF32 acc[kRows][2 * kPairs];
   for (int r = 0; r < kRows; ++r) {
@@ -199,6 +199,7 @@ HWY_INLINE void accumulate_block(const float* HWY_RESTRICT p, size_t p_stride,
     }
   }
   for (size_t j = 0; j < num_tokens; ++j) {
+    if (j % kTokenBlock == 0) prefetch();
     VecF32 v[2 * kPairs];
     for (int i = 0; i < kPairs; ++i) {
       if constexpr (kTail) {

@@ -37,7 +37,9 @@ const DeviceInfo& device() {
 class CpuAmx : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cpu::amx_serves(device(), DType::kBF16, DType::kBF16)) {
+    DecodeDesc desc = dense_desc(KvFormat::mla(DType::kBF16, 64), 16, 1000);
+    desc.q_dtype = DType::kBF16;
+    if (!cpu::amx_serves(desc, device())) {
       GTEST_SKIP() << "this CPU or this process has no AMX";
     }
   }
@@ -250,7 +252,7 @@ TEST_F(CpuAmx, ValuesThatAreNotFinite) {
   }
 }
 
-TEST_F(CpuAmx, SelectedForBf16Alone) {
+TEST_F(CpuAmx, SelectedForManyBf16RowsAlone) {
   DecodeDesc desc = dense_desc(KvFormat::mla(DType::kBF16, 64), 16, 1000);
   desc.q_dtype = DType::kBF16;
   EXPECT_EQ(select_kernel(desc, device())->isa, "amx_bf16");
@@ -259,14 +261,19 @@ TEST_F(CpuAmx, SelectedForBf16Alone) {
   EXPECT_EQ(select_kernel(desc, plain)->isa, "avx512");
   desc.q_dtype = DType::kF32;
   EXPECT_EQ(select_kernel(desc, device())->isa, "avx512");
+  desc.q_dtype = DType::kBF16;
+  desc.num_q_heads = cpu::kMinAmxRows - 1;
+  desc.max_query_len = 1;
+  EXPECT_EQ(select_kernel(desc, device())->isa, "avx512");
 }
 
 TEST_F(CpuAmx, DecodeMatchesReferenceWhateverTheThreads) {
   SmallCache cache(KvFormat::gqa(KeyEncoding::kPlain, DType::kBF16, 2, 80, 16), {1500, 64, 0, 700});
-  DecodeDesc desc = dense_desc(cache.layer().format, 6, 2048);
+  DecodeDesc desc = dense_desc(cache.layer().format, 24, 2048);
   desc.q_dtype = DType::kBF16;
   desc.sliding_window = 900;
   TestRun run(desc, cache, 3);
+  ASSERT_EQ(select_kernel(desc, device())->isa, "amx_bf16");
   DeviceInfo threads = device();
   std::vector<float> first;
   for (int32_t num_threads : {1, 2, 5}) {
