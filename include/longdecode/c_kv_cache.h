@@ -83,10 +83,17 @@ LONGDECODE_API ld_status_code ld_cache_reserve(ld_cache* cache, const int32_t* s
                                                const int32_t* new_tokens, int32_t num_sequences);
 /* The reserved step; its pointers stay the same for the cache's lifetime. */
 LONGDECODE_API ld_status_code ld_cache_step(const ld_cache* cache, ld_batch* batch);
-/* k, v as in ld_append_args, of the reserved step. Every layer once, in any order. */
+/* k, v as in ld_append_args, of the reserved step. Every layer once, in any order; a second time is
+ * LD_FAILED_PRECONDITION. LD_INVALID_ARGUMENT has written nothing; after any other failure reserve
+ * again. */
 LONGDECODE_API ld_status_code ld_cache_append(ld_cache* cache, int32_t layer_idx,
                                               const ld_tensor* k, const ld_tensor* v, void* stream);
-/* Ends the step: the reserved tokens now belong to the sequences. */
+/* The caller's word, instead of ld_cache_append, that the step's tokens of this layer are written,
+ * or will be in stream order: by a replayed CUDA Graph that captured the append, or by the caller's
+ * own kernel on ld_cache_layer and ld_cache_step. Nothing checks it. */
+LONGDECODE_API ld_status_code ld_cache_mark_appended(ld_cache* cache, int32_t layer_idx);
+/* Ends the step: the reserved tokens now belong to the sequences. LD_FAILED_PRECONDITION, naming
+ * the layers, and the step stays open, while a layer was neither appended nor marked. */
 LONGDECODE_API ld_status_code ld_cache_commit(ld_cache* cache);
 
 /* The pointers in *layer belong to the cache and live as long as it. */

@@ -53,7 +53,9 @@ struct PagedKv {
 };
 
 // Not thread-safe: calls on one cache must not overlap. Freeing or truncating a sequence of the
-// reserved step drops that step: append and commit then fail with kFailedPrecondition.
+// reserved step drops that step: append and commit then fail with kFailedPrecondition. A cache that
+// was moved from may be destroyed or assigned to: every function that returns a Status fails with
+// kFailedPrecondition, the others return defaults and 0.
 class LONGDECODE_API KvCache {
  public:
   // kInvalidArgument for a bad descriptor, kOutOfMemory when the pools do not fit.
@@ -94,10 +96,20 @@ class LONGDECODE_API KvCache {
   // the view and set query_lens to nullptr or to an array of your own.
   const BatchView& step() const;
 
-  // k, v as in AppendArgs, of the reserved step. Every layer once, in any order.
+  // k, v as in AppendArgs, of the reserved step. Every layer once, in any order: a second append of
+  // a layer is kFailedPrecondition, because the first may have pushed the keys of a page that is
+  // quantised now out of the ring. A refused argument (kInvalidArgument) has written nothing and
+  // may be corrected; after any other failure reserve again.
   Status append(int32_t layer_idx, const TensorView& k, const TensorView& v, StreamHandle stream);
 
-  // Ends the step: kv_len grows by the reserved tokens.
+  // The caller's word, instead of append, that the step's tokens of this layer are written, or will
+  // be in stream order: by a replayed CUDA Graph that captured append, or by the engine's own
+  // kernel on layer() and step(). Nothing checks it. kFailedPrecondition as append.
+  Status mark_appended(int32_t layer_idx);
+
+  // Ends the step: kv_len grows by the reserved tokens. kFailedPrecondition, naming the layers, and
+  // the step stays open, while it has new tokens that a layer has neither got by append nor by
+  // mark_appended.
   Status commit();
 
   // The pointers belong to the cache and live as long as it.

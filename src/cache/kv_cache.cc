@@ -15,6 +15,7 @@
 #include "cache/layer_pools.h"
 #include "cache/sequence_table.h"
 #include "cache/step_arrays.h"
+#include "cache/step_layers.h"
 #include "ops/backends.h"
 
 namespace longdecode {
@@ -36,6 +37,11 @@ Status validate_desc(const KvCacheDesc& desc) {
   return check_range("max_kv_len", desc.max_kv_len, kMaxInt32);
 }
 
+Status check_not_moved(const void* impl) {
+  if (impl != nullptr) return {};
+  return failed_precondition("the cache was moved from; use the object it was moved to");
+}
+
 }  // namespace
 
 struct KvCache::Impl {
@@ -45,6 +51,7 @@ struct KvCache::Impl {
   SequenceTable table;
   StepArrays step;
   StepArrays import_step;  // batch 1
+  StepLayers step_layers;
 
   CopyPage copy_page() {
     return [this](int32_t from, int32_t to) { return pools.copy_page(from, to); };
@@ -53,9 +60,24 @@ struct KvCache::Impl {
   void drop_stale_view() {
     if (table.step_state() == StepState::kNone) step.clear();
   }
+  KvLayerView layer(int32_t layer_idx) const {
+    if (layer_idx < 0 || layer_idx >= desc.num_layers) return {};
+    return pools.view(layer_idx);
+  }
+  // The most tokens that a sequence gets in the step; 0: there is nothing to write.
+  int32_t max_new_tokens() const {
+    const std::span<const int32_t> new_tokens = table.step_new_tokens();
+    return new_tokens.empty() ? 0 : *std::max_element(new_tokens.begin(), new_tokens.end());
+  }
+  Status reserve(std::span<const SequenceId> sequences, std::span<const int32_t> new_tokens);
+  // Whether the reserved step waits for the tokens of this layer.
+  Status check_writable(const char* function, int32_t layer_idx) const;
+  Status append(int32_t layer_idx, const TensorView& k, const TensorView& v, StreamHandle stream);
   Status import_run(SequenceId sequence, std::span<const PagedKv> layers,
                     std::span<const int32_t> block_table, int64_t token, int64_t num_tokens,
                     StreamHandle stream);
+  Status import_dense(SequenceId sequence, std::span<const PagedKv> layers,
+                      std::span<const int32_t> block_table, int64_t kv_len, StreamHandle stream);
 };
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -72,35 +94,49 @@ Result<KvCache> KvCache::create(const KvCacheDesc& desc, const DeviceInfo& devic
     LD_ASSIGN_OR_RETURN(StepArrays step,
                         StepArrays::create(desc.max_sequences, width, *backend, device));
     LD_ASSIGN_OR_RETURN(StepArrays import_step, StepArrays::create(1, width, *backend, device));
-    return KvCache(
-        std::unique_ptr<Impl>(new Impl{desc, device, std::move(pools), SequenceTable(desc),
-                                       std::move(step), std::move(import_step)}));
+    return KvCache(std::unique_ptr<Impl>(
+        new Impl{desc, device, std::move(pools), SequenceTable(desc), std::move(step),
+                 std::move(import_step), StepLayers(desc.num_layers)}));
   } catch (const std::exception&) {
     return out_of_memory("the tables of max_sequences {} with max_kv_len {} do not fit",
                          desc.max_sequences, desc.max_kv_len);
   }
 }
 
-const KvCacheDesc& KvCache::desc() const { return impl_->desc; }
+const KvCacheDesc& KvCache::desc() const {
+  static const KvCacheDesc moved_from;
+  return impl_ != nullptr ? impl_->desc : moved_from;
+}
 
-int64_t KvCache::num_free_pages() const { return impl_->table.num_free_pages(); }
+int64_t KvCache::num_free_pages() const {
+  return impl_ != nullptr ? impl_->table.num_free_pages() : 0;
+}
 
 int64_t KvCache::memory_bytes() const {
+  if (impl_ == nullptr) return 0;
   return impl_->pools.memory_bytes() + impl_->table.memory_bytes() + impl_->step.memory_bytes() +
          impl_->import_step.memory_bytes();
 }
 
-Result<SequenceId> KvCache::add_sequence() { return impl_->table.add(); }
+Result<SequenceId> KvCache::add_sequence() {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  return impl_->table.add();
+}
 
 Status KvCache::free_sequence(SequenceId sequence) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   Status status = impl_->table.free(sequence);
   impl_->drop_stale_view();
   return status;
 }
 
-Result<int64_t> KvCache::kv_len(SequenceId sequence) const { return impl_->table.kv_len(sequence); }
+Result<int64_t> KvCache::kv_len(SequenceId sequence) const {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  return impl_->table.kv_len(sequence);
+}
 
 Result<SequenceId> KvCache::fork(SequenceId parent) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   LD_ASSIGN_OR_RETURN(const SequenceId child, impl_->table.fork(parent, impl_->copy_page()));
   if (Status status = impl_->pools.copy_ring(parent, child); !status.ok()) {
     LD_RETURN_IF_ERROR(impl_->table.free(child));
@@ -110,6 +146,7 @@ Result<SequenceId> KvCache::fork(SequenceId parent) {
 }
 
 Status KvCache::truncate(SequenceId sequence, int64_t num_tokens) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   Status status = impl_->table.truncate(sequence, num_tokens);
   impl_->drop_stale_view();
   return status;
@@ -117,57 +154,88 @@ Status KvCache::truncate(SequenceId sequence, int64_t num_tokens) {
 
 Status KvCache::reserve(std::span<const SequenceId> sequences,
                         std::span<const int32_t> new_tokens) {
-  SequenceTable& table = impl_->table;
-  Status status = table.reserve(sequences, new_tokens, impl_->copy_page());
-  impl_->drop_stale_view();
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  return impl_->reserve(sequences, new_tokens);
+}
+
+Status KvCache::Impl::reserve(std::span<const SequenceId> sequences,
+                              std::span<const int32_t> new_tokens) {
+  Status status = table.reserve(sequences, new_tokens, copy_page());
+  drop_stale_view();
   LD_RETURN_IF_ERROR(status);
+  step_layers.reset();
   for (size_t b = 0; b < sequences.size(); ++b) {
     LD_ASSIGN_OR_RETURN(const int64_t kv_len, table.kv_len(sequences[b]));
-    impl_->step.set(static_cast<int32_t>(b),
-                    {static_cast<int32_t>(kv_len) + new_tokens[b], new_tokens[b], sequences[b],
-                     table.pages(sequences[b])});
+    step.set(static_cast<int32_t>(b), {static_cast<int32_t>(kv_len) + new_tokens[b], new_tokens[b],
+                                       sequences[b], table.pages(sequences[b])});
   }
-  status = impl_->step.upload(static_cast<int32_t>(sequences.size()), nullptr);
+  status = step.upload(static_cast<int32_t>(sequences.size()), nullptr);
   if (!status.ok()) table.cancel_step();
   return status;
 }
 
-const BatchView& KvCache::step() const { return impl_->step.view(); }
+const BatchView& KvCache::step() const {
+  static const BatchView moved_from;
+  return impl_ != nullptr ? impl_->step.view() : moved_from;
+}
 
-Status KvCache::append(int32_t layer_idx, const TensorView& k, const TensorView& v,
-                       StreamHandle stream) {
-  SequenceTable& table = impl_->table;
+Status KvCache::Impl::check_writable(const char* function, int32_t layer_idx) const {
   if (table.step_state() != StepState::kReserved) {
     return failed_precondition(
-        "append without a reserved step: call reserve first (freeing or "
-        "truncating a sequence of the step drops it)");
+        "{} without a reserved step: call reserve first (freeing or "
+        "truncating a sequence of the step drops it)",
+        function);
   }
-  if (layer_idx < 0 || layer_idx >= impl_->desc.num_layers) {
-    return invalid_argument("layer_idx is {}; allowed: 0 to {}", layer_idx,
-                            impl_->desc.num_layers - 1);
+  if (layer_idx < 0 || layer_idx >= desc.num_layers) {
+    return invalid_argument("layer_idx is {}; allowed: 0 to {}", layer_idx, desc.num_layers - 1);
   }
-  const std::span<const int32_t> new_tokens = table.step_new_tokens();
-  const int32_t max_new =
-      new_tokens.empty() ? 0 : *std::max_element(new_tokens.begin(), new_tokens.end());
+  return step_layers.check_pending(layer_idx);
+}
+
+Status KvCache::Impl::append(int32_t layer_idx, const TensorView& k, const TensorView& v,
+                             StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_writable("append", layer_idx));
+  const int32_t max_new = max_new_tokens();
   if (max_new == 0) return {};
-  if (k.rank != 4 || k.shape[0] != impl_->step.view().batch || k.shape[1] < max_new) {
+  if (k.rank != 4 || k.shape[0] != step.view().batch || k.shape[1] < max_new) {
     return invalid_argument(
         "k has rank {} and shape [{}, {}, ...]; the reserved step allows rank "
         "4, batch {} and {} new tokens or more",
-        k.rank, k.shape[0], k.shape[1], impl_->step.view().batch, max_new);
+        k.rank, k.shape[0], k.shape[1], step.view().batch, max_new);
   }
-  AppendArgs args{.kv = layer(layer_idx), .batch = impl_->step.view(), .k = k, .v = v};
-  Status status = append_kv(args, impl_->device, stream);
+  AppendArgs args{.kv = layer(layer_idx), .batch = step.view(), .k = k, .v = v};
+  Status status = append_kv(args, device, stream);
   // An argument that is refused has changed nothing; any other failure may have written.
-  if (status.code() != StatusCode::kInvalidArgument) table.mark_appended();
+  if (status.code() == StatusCode::kInvalidArgument) return status;
+  table.mark_appended();
+  status.ok() ? step_layers.set_written(layer_idx) : step_layers.set_failed(layer_idx);
   return status;
 }
 
-Status KvCache::commit() { return impl_->table.commit(); }
+Status KvCache::append(int32_t layer_idx, const TensorView& k, const TensorView& v,
+                       StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  return impl_->append(layer_idx, k, v, stream);
+}
+
+Status KvCache::mark_appended(int32_t layer_idx) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  LD_RETURN_IF_ERROR(impl_->check_writable("mark_appended", layer_idx));
+  impl_->table.mark_appended();
+  impl_->step_layers.set_written(layer_idx);
+  return {};
+}
+
+Status KvCache::commit() {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  if (impl_->table.step_state() == StepState::kReserved && impl_->max_new_tokens() > 0) {
+    LD_RETURN_IF_ERROR(impl_->step_layers.check_all_written());
+  }
+  return impl_->table.commit();
+}
 
 KvLayerView KvCache::layer(int32_t layer_idx) const {
-  if (layer_idx < 0 || layer_idx >= impl_->desc.num_layers) return {};
-  return impl_->pools.view(layer_idx);
+  return impl_ != nullptr ? impl_->layer(layer_idx) : KvLayerView{};
 }
 
 Status KvCache::Impl::import_run(SequenceId sequence, std::span<const PagedKv> layers,
@@ -189,24 +257,29 @@ Status KvCache::Impl::import_run(SequenceId sequence, std::span<const PagedKv> l
   return {};
 }
 
-Status KvCache::import_dense(SequenceId sequence, std::span<const PagedKv> layers,
-                             std::span<const int32_t> block_table, int64_t kv_len,
-                             StreamHandle stream) {
-  LD_RETURN_IF_ERROR(
-      validate_import(impl_->desc.format, impl_->desc.num_layers, layers, block_table, kv_len));
-  LD_RETURN_IF_ERROR(impl_->table.begin_import(sequence, kv_len));
+Status KvCache::Impl::import_dense(SequenceId sequence, std::span<const PagedKv> layers,
+                                   std::span<const int32_t> block_table, int64_t kv_len,
+                                   StreamHandle stream) {
+  LD_RETURN_IF_ERROR(validate_import(desc.format, desc.num_layers, layers, block_table, kv_len));
+  LD_RETURN_IF_ERROR(table.begin_import(sequence, kv_len));
   for (int64_t token = 0; token < kv_len;) {
-    const int64_t num_tokens =
-        import_run_tokens(impl_->desc.format, layers, block_table, token, kv_len);
-    Status status = impl_->import_run(sequence, layers, block_table, token, num_tokens, stream);
+    const int64_t num_tokens = import_run_tokens(desc.format, layers, block_table, token, kv_len);
+    Status status = import_run(sequence, layers, block_table, token, num_tokens, stream);
     if (!status.ok()) {
-      impl_->table.cancel_import(sequence);
+      table.cancel_import(sequence);
       return status;
     }
     token += num_tokens;
   }
-  impl_->table.finish_import(sequence, kv_len);
+  table.finish_import(sequence, kv_len);
   return {};
+}
+
+Status KvCache::import_dense(SequenceId sequence, std::span<const PagedKv> layers,
+                             std::span<const int32_t> block_table, int64_t kv_len,
+                             StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  return impl_->import_dense(sequence, layers, block_table, kv_len, stream);
 }
 
 }  // namespace longdecode

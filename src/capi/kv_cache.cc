@@ -141,6 +141,13 @@ ld_status_code ld_cache_append(ld_cache* cache, int32_t layer_idx, const ld_tens
   });
 }
 
+ld_status_code ld_cache_mark_appended(ld_cache* cache, int32_t layer_idx) {
+  return guarded([&]() -> Status {
+    LD_RETURN_IF_ERROR(check_pointer("cache", cache));
+    return cache->cache.mark_appended(layer_idx);
+  });
+}
+
 ld_status_code ld_cache_commit(ld_cache* cache) {
   return guarded([&]() -> Status {
     LD_RETURN_IF_ERROR(check_pointer("cache", cache));

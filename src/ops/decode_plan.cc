@@ -32,6 +32,11 @@ Result<Request> resolve(const DecodeDesc& desc, const DeviceInfo& device) {
 
 constexpr int64_t kWorkspaceAlignment = 16;
 
+Status check_not_moved(const void* impl) {
+  if (impl != nullptr) return {};
+  return failed_precondition("the plan was moved from; use the object it was moved to");
+}
+
 }  // namespace
 
 struct DecodePlan::Impl {
@@ -61,11 +66,22 @@ Result<DecodePlan> DecodePlan::create(const DecodeDesc& desc, const DeviceInfo& 
   return DecodePlan(std::move(impl));
 }
 
-const DecodeDesc& DecodePlan::desc() const { return impl_->request.desc; }
-const KernelChoice& DecodePlan::kernel() const { return impl_->request.kernel; }
-int64_t DecodePlan::workspace_bytes() const { return impl_->workspace_bytes; }
+const DecodeDesc& DecodePlan::desc() const {
+  static const DecodeDesc moved_from;
+  return impl_ != nullptr ? impl_->request.desc : moved_from;
+}
+
+const KernelChoice& DecodePlan::kernel() const {
+  static const KernelChoice moved_from;
+  return impl_ != nullptr ? impl_->request.kernel : moved_from;
+}
+
+int64_t DecodePlan::workspace_bytes() const {
+  return impl_ != nullptr ? impl_->workspace_bytes : 0;
+}
 
 Status DecodePlan::init(void* workspace, StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   if (impl_->workspace_bytes > 0 &&
       (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0)) {
     return invalid_argument("workspace is {}; allowed: a {}-byte aligned pointer to {} bytes",
@@ -78,6 +94,7 @@ Status DecodePlan::init(void* workspace, StreamHandle stream) {
 }
 
 Status DecodePlan::run(const DecodeArgs& args, StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   if (!impl_->is_initialized) return failed_precondition("run before init of the plan");
   const LengthAccess access =
       impl_->request.backend->host_readable() ? LengthAccess::kHost : LengthAccess::kDeviceOnly;

@@ -14,113 +14,12 @@
 #include "capi/convert.h"
 #include "capi/status.h"
 #include "longdecode/longdecode.h"
+#include "tests/unit/c_api_rig.h"
 
 namespace longdecode {
 namespace {
 
-bool last_error_has(const char* text) {
-  return std::string(ld_last_error()).find(text) != std::string::npos;
-}
-
-ld_device_info cpu() {
-  ld_device_info device = ld_device_info_default();
-  device.type = LD_DEVICE_CPU;
-  return device;
-}
-
-// A cache of two layers and a plan, on small pages.
-struct Handles {
-  explicit Handles(const ld_kv_format& kv_format, int32_t method = LD_METHOD_DENSE)
-      : format(kv_format), device(cpu()) {
-    ld_cache_desc cache_desc = ld_cache_desc_default();
-    cache_desc.format = &format;
-    cache_desc.num_layers = 2;
-    cache_desc.num_pages = 8;
-    cache_desc.max_sequences = 3;
-    cache_desc.max_kv_len = 256;
-    EXPECT_EQ(ld_cache_create(&cache_desc, &device, &cache), LD_OK) << ld_last_error();
-    ld_decode_desc desc = ld_decode_desc_default();
-    desc.method = method;
-    desc.format = &format;
-    desc.q_dtype = LD_DTYPE_F32;
-    desc.num_q_heads = 4;
-    desc.max_kv_len = 256;
-    desc.softmax_scale = 0.1f;
-    EXPECT_EQ(ld_plan_create(&desc, &device, &plan), LD_OK) << ld_last_error();
-    int64_t num_bytes = -1;
-    EXPECT_EQ(ld_plan_workspace_bytes(plan, &num_bytes), LD_OK);
-    workspace.resize(static_cast<size_t>(num_bytes) / sizeof(double) + 2);
-    EXPECT_EQ(ld_plan_init(plan, workspace.data(), nullptr), LD_OK);
-    EXPECT_EQ(ld_cache_add_sequence(cache, &sequence), LD_OK);
-  }
-  ~Handles() {
-    ld_plan_destroy(plan);
-    ld_cache_destroy(cache);
-  }
-
-  // Keys or values of `count` tokens that count up from `first`, one number per token.
-  ld_tensor rows(std::vector<float>& data, int32_t first, int32_t count, int32_t dim) const {
-    data.resize(static_cast<size_t>(count) * format.num_kv_heads * dim);
-    for (size_t i = 0; i < data.size(); ++i) {
-      data[i] = static_cast<float>(first + static_cast<int32_t>(i) / (format.num_kv_heads * dim));
-    }
-    const int64_t shape[] = {1, count, format.num_kv_heads, dim};
-    return ld_tensor_contiguous(data.data(), LD_DTYPE_F32, 4, shape);
-  }
-
-  // Appends tokens to both layers and commits unless `open`.
-  void append(int32_t target, int32_t first, int32_t count, bool open = false) {
-    std::vector<float> k_data, v_data;
-    const ld_tensor k = rows(k_data, first, count, format.key_dim);
-    const ld_tensor v = rows(v_data, first, count, format.value_dim);
-    ASSERT_EQ(ld_cache_reserve(cache, &target, &count, 1), LD_OK) << ld_last_error();
-    for (int32_t l = 0; l < 2; ++l) {
-      ASSERT_EQ(ld_cache_append(cache, l, &k, format.op == LD_OP_MLA ? nullptr : &v, nullptr),
-                LD_OK)
-          << ld_last_error();
-    }
-    if (!open) {
-      ASSERT_EQ(ld_cache_commit(cache), LD_OK);
-    }
-  }
-
-  // A decode run with q = 0 over the open step: o is the mean of the values.
-  std::vector<float> run(ld_status_code expected = LD_OK) {
-    std::vector<float> q(static_cast<size_t>(4 * format.key_dim), 0.0f);
-    std::vector<float> o(static_cast<size_t>(4 * format.value_dim), -1.0f);
-    const int64_t q_shape[] = {1, 1, 4, format.key_dim};
-    const int64_t o_shape[] = {1, 1, 4, format.value_dim};
-    const ld_tensor q_tensor = ld_tensor_contiguous(q.data(), LD_DTYPE_F32, 4, q_shape);
-    const ld_tensor o_tensor = ld_tensor_contiguous(o.data(), LD_DTYPE_F32, 4, o_shape);
-    ld_kv_layer layer = ld_kv_layer_default();
-    ld_batch batch = ld_batch_default();
-    EXPECT_EQ(ld_cache_layer(cache, 1, &layer), LD_OK);
-    EXPECT_EQ(ld_cache_step(cache, &batch), LD_OK);
-    batch.query_lens = nullptr;
-    ld_decode_stats stats = ld_decode_stats_default();
-    stats.tokens_attended = tokens_attended;
-    ld_decode_args args = ld_decode_args_default();
-    args.q = &q_tensor;
-    args.o = &o_tensor;
-    args.lse = lse;
-    args.kv = &layer;
-    args.batch = &batch;
-    args.stats = &stats;
-    EXPECT_EQ(ld_plan_run(plan, &args, nullptr), expected) << ld_last_error();
-    return o;
-  }
-
-  ld_kv_format format;
-  ld_device_info device;
-  ld_cache* cache = nullptr;
-  ld_plan* plan = nullptr;
-  std::vector<double> workspace;
-  int32_t sequence = -1;
-  float lse[4] = {};
-  int64_t tokens_attended[2] = {};
-};
-
-ld_kv_format plain() { return ld_kv_format_gqa(LD_KEYS_PLAIN, LD_DTYPE_F32, 2, 64, 16); }
+using namespace test;
 
 TEST(CApi, DefaultsAreThoseOfCpp) {
   const KvFormat format = KvFormat::gqa(KeyEncoding::kTwoPlane, DType::kF16, 4, 80, 128);
@@ -218,80 +117,6 @@ TEST(CApi, OutputsRespectTheCallersSize) {
   EXPECT_EQ(ld_detect_device(LD_DEVICE_CPU, 0, &shorter), LD_INVALID_ARGUMENT);
   shorter.struct_size = sizeof shorter;
   EXPECT_EQ(ld_detect_device(LD_DEVICE_CUDA, 0, &shorter), LD_UNAVAILABLE);
-}
-
-TEST(CApi, NullIsRefused) {
-  ld_device_info device = cpu();
-  const ld_kv_format format = plain();
-  ld_decode_desc desc = ld_decode_desc_default();
-  ld_cache_desc cache_desc = ld_cache_desc_default();
-  ld_kernel_choice choice = ld_kernel_choice_default();
-  ld_kv_layer layer = ld_kv_layer_default();
-  ld_batch batch = ld_batch_default();
-  const ld_tensor tensor = ld_tensor_contiguous(nullptr, LD_DTYPE_F32, 0, nullptr);
-  const ld_tensor* const tensors[] = {nullptr, nullptr};
-  ld_decode_args args = ld_decode_args_default();
-  ld_append_args append_args = ld_append_args_default();
-  ld_plan* no_plan = nullptr;
-  ld_cache* no_cache = nullptr;
-  int64_t count = 0;
-  int32_t id = 0;
-  const auto refused = [](ld_status_code code, const char* message) {
-    EXPECT_EQ(code, LD_INVALID_ARGUMENT) << message;
-    EXPECT_TRUE(last_error_has(message)) << ld_last_error();
-  };
-  refused(ld_detect_device(LD_DEVICE_CPU, 0, nullptr), "info is NULL");
-  refused(ld_kv_format_validate(nullptr), "format is NULL");
-  refused(ld_kv_format_get_sizes(&format, nullptr), "sizes is NULL");
-  refused(ld_kv_format_num_quantized_pages(&format, 1, nullptr), "num_pages is NULL");
-  refused(ld_select_kernel(nullptr, &device, &choice), "desc is NULL");
-  refused(ld_plan_create(&desc, &device, nullptr), "plan is NULL");
-  refused(ld_plan_create(&desc, &device, &no_plan), "desc.format is NULL");
-  desc.format = &format;
-  refused(ld_plan_create(&desc, nullptr, &no_plan), "device is NULL");
-  refused(ld_select_kernel(&desc, &device, nullptr), "choice is NULL");
-  desc.causal = 2;
-  refused(ld_plan_create(&desc, &device, &no_plan), "desc.causal is 2; allowed: 0 or 1");
-  EXPECT_EQ(no_plan, nullptr);
-  refused(ld_plan_init(nullptr, nullptr, nullptr), "plan is NULL");
-  refused(ld_plan_run(nullptr, &args, nullptr), "plan is NULL");
-  refused(ld_plan_kernel(nullptr, &choice), "plan is NULL");
-  refused(ld_plan_workspace_bytes(nullptr, &count), "plan is NULL");
-  refused(ld_merge_partials(nullptr, &device, nullptr), "args is NULL");
-  refused(ld_append_kv(&append_args, &device, nullptr), "kv is NULL");
-  refused(ld_cache_create(&cache_desc, &device, nullptr), "cache is NULL");
-  refused(ld_cache_create(&cache_desc, &device, &no_cache), "desc.format is NULL");
-  refused(ld_cache_add_sequence(nullptr, &id), "cache is NULL");
-  refused(ld_cache_free_sequence(nullptr, 0), "cache is NULL");
-  refused(ld_cache_kv_len(nullptr, 0, &count), "cache is NULL");
-  refused(ld_cache_fork(nullptr, 0, &id), "cache is NULL");
-  refused(ld_cache_truncate(nullptr, 0, 0), "cache is NULL");
-  refused(ld_cache_reserve(nullptr, &id, &id, 1), "cache is NULL");
-  refused(ld_cache_step(nullptr, &batch), "cache is NULL");
-  refused(ld_cache_append(nullptr, 0, &tensor, &tensor, nullptr), "cache is NULL");
-  refused(ld_cache_commit(nullptr), "cache is NULL");
-  refused(ld_cache_layer(nullptr, 0, &layer), "cache is NULL");
-  refused(ld_cache_num_free_pages(nullptr, &count), "cache is NULL");
-  refused(ld_cache_memory_bytes(nullptr, &count), "cache is NULL");
-  ld_plan_destroy(nullptr);
-  ld_cache_destroy(nullptr);
-
-  Handles handles(format);
-  refused(ld_plan_run(handles.plan, nullptr, nullptr), "args is NULL");
-  refused(ld_plan_run(handles.plan, &args, nullptr), "q is NULL");
-  refused(ld_cache_reserve(handles.cache, nullptr, &id, 1), "sequences is NULL");
-  refused(ld_cache_reserve(handles.cache, &id, nullptr, 1), "new_tokens is NULL");
-  refused(ld_cache_reserve(handles.cache, &id, &id, -1), "num_sequences is -1");
-  refused(ld_cache_append(handles.cache, 0, nullptr, &tensor, nullptr), "k is NULL");
-  refused(ld_cache_layer(handles.cache, 2, &layer), "layer_idx is 2; allowed: 0 to 1");
-  refused(ld_cache_step(handles.cache, nullptr), "batch is NULL");
-  refused(ld_cache_kv_len(handles.cache, handles.sequence, nullptr), "kv_len is NULL");
-  refused(ld_cache_import_dense(handles.cache, 0, nullptr, nullptr, 2, &id, 1, 1, nullptr),
-          "k is NULL");
-  refused(ld_cache_import_dense(handles.cache, 0, tensors, tensors, 2, &id, 1, 1, nullptr),
-          "k[layer] is NULL");
-  refused(ld_cache_import_dense(handles.cache, 0, tensors, tensors, 3, &id, 1, 1, nullptr),
-          "num_layers is 3");
 }
 
 TEST(CApi, CacheAndPlanWorkTogether) {

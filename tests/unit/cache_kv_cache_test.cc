@@ -119,14 +119,99 @@ TEST_P(KvCacheFormats, AFailedAppendLeavesTheStepUsable) {
   }
   EXPECT_EQ(rig.cache.append(-1, k, v, nullptr).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.cache.append(2, k, v, nullptr).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.cache.commit().code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(rig.append_layers(tokens).ok());
-  ASSERT_TRUE(rig.append_layers(tokens).ok()) << "the same again is harmless";
   ASSERT_TRUE(rig.cache.commit().ok());
   rig.model[a].insert(rig.model[a].end(), {100, 101, 102});
   rig.expect_equal_to_model();
 }
 
+// Appended again, a layer's 100 tokens would quantise a page whose keys the first append has pushed
+// out of the ring.
+TEST_P(KvCacheFormats, EveryLayerIsAppendedOnce) {
+  CacheRig rig(cache_desc(format(), 300, 2, 300));
+  const SequenceId a = rig.add();
+  ASSERT_TRUE(rig.step(a, 1, 60).ok());
+  std::vector<std::vector<uint32_t>> tokens(1);
+  for (uint32_t t = 0; t < 100; ++t) tokens[0].push_back(100 + t);
+  const std::vector<SequenceId> sequences = {a};
+  const std::vector<int32_t> counts = {100};
+  ASSERT_TRUE(rig.cache.reserve(sequences, counts).ok());
+  const auto append = [&](int32_t layer) {
+    return rig.cache.append(layer, rig.tensor(tokens, layer, true),
+                            rig.tensor(tokens, layer, false), nullptr);
+  };
+  ASSERT_TRUE(append(1).ok());
+  const Status half = rig.cache.commit();
+  EXPECT_EQ(half.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(half.message().find("layers 0 (of 2)"), std::string::npos) << half.message();
+  EXPECT_EQ(rig.cache.kv_len(a).value(), 60);
+  for (const Status& twice : {append(1), rig.cache.mark_appended(1)}) {
+    EXPECT_EQ(twice.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(twice.message().find("layer_idx is 1"), std::string::npos) << twice.message();
+  }
+  ASSERT_TRUE(append(0).ok()) << "the step is still open";
+  ASSERT_TRUE(rig.cache.commit().ok());
+  rig.model[a].insert(rig.model[a].end(), tokens[0].begin(), tokens[0].end());
+  rig.expect_equal_to_model();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, KvCacheFormats, testing::Range(0, 5));
+
+TEST(KvCache, CommitNamesTheLayersWithoutTokens) {
+  KvCacheDesc desc = cache_desc(cache_formats()[0], 64, 2, 100);
+  desc.num_layers = 9;
+  CacheRig rig(desc);
+  const std::vector<SequenceId> sequences = {rig.add()};
+  const std::vector<int32_t> counts = {2};
+  ASSERT_TRUE(rig.cache.reserve(sequences, counts).ok());
+  const auto missing = [&] { return rig.cache.commit().message(); };
+  EXPECT_NE(missing().find("layers 0-8 (of 9)"), std::string::npos) << missing();
+  for (const int32_t layer : {3, 7, 4}) ASSERT_TRUE(rig.cache.mark_appended(layer).ok());
+  EXPECT_NE(missing().find("layers 0-2, 5-6, 8 (of 9)"), std::string::npos) << missing();
+  EXPECT_EQ(rig.cache.mark_appended(9).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.cache.mark_appended(-1).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rig.cache.reserve(sequences, counts).ok());
+  EXPECT_NE(missing().find("layers 0-8 (of 9)"), std::string::npos)
+      << "another step: " << missing();
+  for (int32_t layer = 0; layer < 9; ++layer) ASSERT_TRUE(rig.cache.mark_appended(layer).ok());
+  ASSERT_TRUE(rig.cache.commit().ok());
+  EXPECT_EQ(rig.cache.mark_appended(0).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rig.cache.kv_len(sequences[0]).value(), 2);
+}
+
+TEST(KvCache, AMovedFromCacheIsRefused) {
+  CacheRig rig(cache_desc(cache_formats()[1], 8, 2, 100));
+  const SequenceId a = rig.add();
+  ASSERT_TRUE(rig.step(a, 1, 5).ok());
+  KvCache moved = std::move(rig.cache);
+  KvCache& empty = rig.cache;  // NOLINT(bugprone-use-after-move): what is tested
+  const std::vector<SequenceId> sequences = {a};
+  const std::vector<int32_t> counts = {2};
+  const Status refusals[] = {
+      empty.add_sequence().status(),
+      empty.free_sequence(a),
+      empty.kv_len(a).status(),
+      empty.fork(a).status(),
+      empty.truncate(a, 1),
+      empty.reserve(sequences, counts),
+      empty.append(0, {}, {}, nullptr),
+      empty.mark_appended(0),
+      empty.commit(),
+      empty.import_dense(a, {}, {}, 0, nullptr),
+  };
+  for (const Status& status : refusals) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.message();
+    EXPECT_NE(status.message().find("moved from"), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(empty.desc().num_pages, 0);
+  EXPECT_EQ(empty.num_free_pages(), 0);
+  EXPECT_EQ(empty.memory_bytes(), 0);
+  EXPECT_EQ(empty.step().batch, 0);
+  EXPECT_EQ(empty.layer(0).k.data, nullptr);
+  empty = std::move(moved);
+  rig.expect_equal_to_model();
+}
 
 TEST(KvCache, CallsOutOfOrderAreRefused) {
   CacheRig rig(cache_desc(cache_formats()[0], 8, 2, 100));

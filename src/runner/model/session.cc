@@ -266,6 +266,9 @@ Status Session::restore(int64_t num_tokens, std::span<const float> logits,
   const std::array<int32_t, 1> new_tokens = {static_cast<int32_t>(num_tokens)};
   LD_RETURN_IF_ERROR(impl_->cache.reserve(sequences, new_tokens));
   LD_RETURN_IF_ERROR(fill());
+  for (int32_t l = 0; l < impl_->cache.desc().num_layers; ++l) {
+    LD_RETURN_IF_ERROR(impl_->cache.mark_appended(l));
+  }
   LD_RETURN_IF_ERROR(impl_->cache.commit());
   impl_->num_tokens = num_tokens;
   impl_->logits.assign(logits.begin(), logits.end());
