@@ -55,7 +55,10 @@ struct DecodeDesc {
 };
 
 // One layer of a KV cache, as kernels see it. KvCache::layer makes one; an engine with its own
-// pools fills it by hand. Page ids index dimension 0.
+// pools fills it by hand. Page ids index dimension 0. The memory belongs to whoever allocated it,
+// outlives the runs enqueued on it and needs no initialisation: nothing but appended tokens reaches
+// a result (the tests fill the rest with NaN). A run only reads it; append_kv writes the pages,
+// planes and ring rows of the new tokens, which no other sequence may share.
 struct KvLayerView {
   KvFormat format;
   // kPlain GQA: [num_pages, num_kv_heads, page_size, key_dim] (other orders by strides).
@@ -103,7 +106,8 @@ struct DecodeStats {
 struct DecodeArgs {
   int32_t query_len = 1;  // rows of q's dimension 1, at most desc.max_query_len
   TensorView q;           // [batch, query_len, num_q_heads, key_dim], q_dtype
-  TensorView o;           // [batch, query_len, num_q_heads, value_dim], q_dtype
+  TensorView o;           // [batch, query_len, num_q_heads, value_dim], q_dtype; written whole,
+                          // never read; must not overlap q, the cache, lse or the workspace
   float* lse = nullptr;   // [batch, query_len, num_q_heads] contiguous, natural log, or nullptr
   KvLayerView kv;
   BatchView batch;
@@ -122,6 +126,8 @@ struct KernelChoice {
 // kUnsupported lists every reason why nothing fits.
 LONGDECODE_API Result<KernelChoice> select_kernel(const DecodeDesc& desc, const DeviceInfo& device);
 
+// A plan that was moved from may be destroyed or assigned to: its init and run return
+// kFailedPrecondition, desc and kernel their defaults, workspace_bytes 0.
 class LONGDECODE_API DecodePlan {
  public:
   static Result<DecodePlan> create(const DecodeDesc& desc, const DeviceInfo& device);
@@ -149,7 +155,8 @@ class LONGDECODE_API DecodePlan {
 
 // Merges partial attention results over disjoint token sets by their lse:
 // lse = ln sum_p exp(lse_p), o = sum_p exp(lse_p - lse) o_p. An empty partial has lse = -infinity
-// (its o is not read); all empty gives o = 0, lse = -infinity. CPU memory or device memory.
+// (its o is not read); all empty gives o = 0, lse = -infinity. Memory of the device; o and lse
+// overlap neither the partials nor each other.
 struct MergeArgs {
   int32_t num_partials = 0;
   int64_t num_rows = 0;

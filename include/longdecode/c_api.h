@@ -9,8 +9,13 @@
  * Structs: each begins with struct_size, set by its ld_*_default(). They may grow at the end: from
  * a caller with an older header (smaller struct_size) the later fields are taken as their defaults;
  * a larger struct_size is accepted while the bytes that this library does not know are zero. A
- * struct inside another is a pointer, read during the call only. struct_size 0 is refused. No
- * struct ends in padding: `reserved` fields are 0.
+ * struct inside another is a pointer, read during the call only. struct_size 0 and more than 4096
+ * are refused. No struct ends in padding: `reserved` fields are 0.
+ *
+ * Ownership: ld_plan_create and ld_cache_create give handles that the caller destroys once; using a
+ * handle after that is undefined, as with free(). A plan's workspace, all tensors and all arrays
+ * belong to the caller, and outlive the runs that are enqueued on them. What ld_cache_step and
+ * ld_cache_layer give belongs to the cache and ends with it.
  *
  * Threads: distinct handles may be used at once; calls on one handle must not overlap.
  * Memory in tensors and arrays is on the device of the call unless stated. `stream` is a

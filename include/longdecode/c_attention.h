@@ -61,7 +61,9 @@ static inline ld_decode_desc ld_decode_desc_default(void) {
 }
 
 /* One layer of a KV cache. ld_cache_layer fills it; an engine with its own pools does so by hand.
- */
+ * The memory belongs to whoever allocated it and needs no initialisation: nothing but appended
+ * tokens reaches a result. ld_append_kv writes the pages, planes and ring rows of the new tokens,
+ * which no other sequence may share; a run only reads. */
 typedef struct ld_kv_layer {
   size_t struct_size;
   const ld_kv_format* format; /* required */
@@ -123,7 +125,8 @@ static inline ld_decode_stats ld_decode_stats_default(void) {
 typedef struct ld_decode_args {
   size_t struct_size;
   const ld_tensor* q;           /* [batch, query_len, num_q_heads, key_dim], q_dtype */
-  const ld_tensor* o;           /* [batch, query_len, num_q_heads, value_dim], written */
+  const ld_tensor* o;           /* [batch, query_len, num_q_heads, value_dim]; written whole, never
+                                 * read; must not overlap q, the cache, lse or the workspace */
   float* lse;                   /* [batch, query_len, num_q_heads], natural log, or NULL */
   const ld_kv_layer* kv;        /* required */
   const ld_batch* batch;        /* required */
@@ -176,7 +179,8 @@ LONGDECODE_API ld_status_code ld_plan_init(ld_plan* plan, void* workspace, void*
 LONGDECODE_API ld_status_code ld_plan_run(ld_plan* plan, const ld_decode_args* args, void* stream);
 
 /* Merges partial results over disjoint token sets by their lse (natural log). An empty partial has
- * lse = -infinity; all empty gives o = 0, lse = -infinity. */
+ * lse = -infinity; all empty gives o = 0, lse = -infinity. o and lse overlap neither the partials
+ * nor each other. */
 typedef struct ld_merge_args {
   size_t struct_size;
   const float* partial_o;   /* [num_partials, num_rows, dim] */

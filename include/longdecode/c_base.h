@@ -35,6 +35,7 @@ enum {
   LD_MAX_QUERY_LEN = 8,
   LD_MAX_TRUNCATE_TOKENS = 8, /* of a two-plane cache */
   LD_TILE_TOKENS = 16,
+  LD_MAX_THREADS = 1024, /* of a CPU run */
   LD_MLA_KEY_DIM = 576,
   LD_MLA_VALUE_DIM = 512
 };
@@ -47,7 +48,8 @@ LONGDECODE_API const char* ld_last_error(void);
 
 /* ---- Tensors ----
  * A strided view. The base pointer and every stride are multiples of 16 bytes, the innermost stride
- * is 1 element, the stride of a dimension of size 1 is ignored. */
+ * is 1 element, the stride of a dimension of size 1 is ignored. What a call writes must overlap
+ * neither itself nor what the call reads. */
 typedef struct ld_tensor {
   size_t struct_size;
   void* data;
@@ -84,7 +86,7 @@ typedef struct ld_device_info {
   char name[96];
   int64_t memory_bytes;
   int64_t last_level_cache_bytes;
-  int32_t num_threads;     /* CPU: worker threads a run may use */
+  int32_t num_threads;     /* CPU: worker threads a run may use, 1 to LD_MAX_THREADS */
   int32_t has_avx512_vnni; /* 0 or 1, as the next two */
   int32_t has_avx512_bf16;
   int32_t has_amx_bf16;

@@ -13,7 +13,10 @@ inline constexpr int32_t kMaxRank = 4;
 
 // Rules for every view handed to longdecode: the base pointer and every stride are multiples of
 // 16 bytes, the innermost stride is 1 element, the other strides are free, 0 or more (a pool whose
-// page stride is twice the page is fine), and the stride of a dimension of size 1 is ignored.
+// page stride is twice the page is fine), and the stride of a dimension of size 1 is ignored. What
+// a call writes must not overlap itself (ordered by stride, each stride is at least the reach of
+// the dimensions below it; else refused) nor anything that the call reads (only the plain cases are
+// refused, such as o and q with one base pointer).
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

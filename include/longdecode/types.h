@@ -31,6 +31,10 @@ inline constexpr int32_t kMaxTruncateTokens = 8;
 inline constexpr int32_t kMlaKeyDim = 576;
 inline constexpr int32_t kMlaValueDim = 512;
 
+// Most CPU threads of a run. More than any machine has CPUs; an OpenMP runtime ends the process
+// where it cannot start the threads that it is asked for.
+inline constexpr int32_t kMaxThreads = 1024;
+
 // Facts about a device as a plain struct, so that kernel selection is a pure function of
 // (descriptor, device). `detect_device` fills it; tests fill it by hand.
 struct DeviceInfo {
@@ -40,7 +44,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   int64_t last_level_cache_bytes = 0;
   // CPU
-  int32_t num_threads = 1;  // worker threads a run may use
+  int32_t num_threads = 1;  // worker threads a run may use: 1..kMaxThreads
   bool has_avx512_vnni = false;
   bool has_avx512_bf16 = false;
   bool has_amx_bf16 = false;

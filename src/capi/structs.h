@@ -10,14 +10,18 @@
 
 namespace longdecode::capi {
 
+// No header to come has a larger struct: this is a size that was never set, and all of its bytes
+// would be read, or written in an output.
+inline constexpr size_t kMaxStructBytes = 4096;
+
 // struct_size of a caller's struct, which may be shorter than ours.
 template <typename T>
 Status read_size(const char* name, const T* from, size_t* size) {
   LD_RETURN_IF_ERROR(check_pointer(name, from));
   std::memcpy(size, from, sizeof *size);
-  if (*size >= sizeof(size_t)) return {};
-  return invalid_argument("{}.struct_size is {}; allowed: sizeof the struct, here {}", name, *size,
-                          sizeof(T));
+  if (*size >= sizeof(size_t) && *size <= kMaxStructBytes) return {};
+  return invalid_argument("{}.struct_size is {}; allowed: sizeof the struct, here {}, at most {}",
+                          name, *size, sizeof(T), kMaxStructBytes);
 }
 
 // *to holds the defaults; the fields that the caller knows replace them.

@@ -94,7 +94,7 @@ DeviceInfo detect_cpu() {
   DeviceInfo info;
   info.type = DeviceType::kCpu;
   std::snprintf(info.name, sizeof(info.name), "%s", model_name().c_str());
-  info.num_threads = usable_cpus();
+  info.num_threads = std::min(usable_cpus(), kMaxThreads);
   read_memory_sizes(info);
   read_instruction_sets(info);
   return info;

@@ -25,13 +25,31 @@ std::string shape_text(const int64_t* shape, int32_t rank) {
 // No address space reaches further, and sums of kMaxRank such offsets in bytes fit int64_t.
 constexpr int64_t kMaxOffset = int64_t{1} << 57;
 
-// stride >= 0: whether the last of `size` steps of it is within kMaxOffset.
-bool is_reachable(int64_t size, int64_t stride) {
-  int64_t offset = 0;
-  return !__builtin_mul_overflow(size - 1, stride, &offset) && offset <= kMaxOffset;
+// The view has passed check_strides: its reach fits an int64.
+Status check_no_overlap(std::string_view name, const TensorView& view) {
+  int32_t order[kMaxRank];  // dimensions of more than one element, smallest stride first
+  int32_t count = 0;
+  for (int32_t i = 0; i < view.rank; ++i) {
+    if (view.shape[i] <= 1) continue;
+    int32_t at = count++;
+    for (; at > 0 && view.stride[order[at - 1]] > view.stride[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
+  }
+  int64_t reach = 1;  // elements from the first to the last of the dimensions so far
+  for (int32_t n = 0; n < count; ++n) {
+    const int32_t i = order[n];
+    if (view.stride[i] < reach) {
+      return invalid_argument(
+          "{}.stride[{}] is {} with shape[{}] {}; what is written must not overlap, allowed: {} "
+          "and more",
+          name, i, view.stride[i], i, view.shape[i], reach);
+    }
+    reach += view.stride[i] * (view.shape[i] - 1);
+  }
+  return {};
 }
 
-Status check_strides(std::string_view name, const TensorView& view, TensorUse use) {
+Status check_strides(std::string_view name, const TensorView& view) {
   const int32_t inner = view.rank - 1;
   if (view.shape[inner] > 1 && view.stride[inner] != 1) {
     return invalid_argument("{}.stride[{}] is {}; the innermost dimension allows 1", name, inner,
@@ -44,12 +62,6 @@ Status check_strides(std::string_view name, const TensorView& view, TensorUse us
           "{}.stride[{}] is {} elements of {} bytes; allowed: multiples of {} "
           "bytes",
           name, i, view.stride[i], dtype_bytes(view.dtype), kAlignmentBytes);
-    }
-    if (use == TensorUse::kWritten && view.stride[i] == 0) {
-      return invalid_argument(
-          "{}.stride[{}] is 0 with shape[{}] {}; an output's rows must not "
-          "overlap",
-          name, i, i, view.shape[i]);
     }
     if (view.stride[i] < 0) {
       return invalid_argument("{}.stride[{}] is {}; allowed: 0 and more", name, i, view.stride[i]);
@@ -83,7 +95,7 @@ Status check_plane(const char* name, const uint8_t* plane, int64_t page_stride_b
   return {};
 }
 
-Status check_two_plane(const KvLayerView& kv) {
+Status check_two_plane(const KvLayerView& kv, TensorUse use) {
   const KvFormat& format = kv.format;
   const int64_t heads = format.num_kv_heads;
   if (kv.num_pages < 0) {
@@ -94,10 +106,11 @@ Status check_two_plane(const KvLayerView& kv) {
   LD_RETURN_IF_ERROR(check_plane("kv.residuals", kv.residuals, kv.residual_page_stride_bytes,
                                  heads * format.residual_bytes(), kv.num_pages));
   LD_RETURN_IF_ERROR(
-      check_tensor("kv.v", kv.v, {kv.num_pages, heads, format.page_size, format.value_dim}));
+      check_tensor("kv.v", kv.v, {kv.num_pages, heads, format.page_size, format.value_dim}, use));
   LD_RETURN_IF_ERROR(check_dtype("kv.v", kv.v.dtype, format.dtype));
   LD_RETURN_IF_ERROR(check_tensor("kv.recent_k", kv.recent_k,
-                                  {kAnySize, heads, format.recent_ring_tokens(), format.key_dim}));
+                                  {kAnySize, heads, format.recent_ring_tokens(), format.key_dim},
+                                  use));
   return check_dtype("kv.recent_k", kv.recent_k.dtype, format.dtype);
 }
 
@@ -136,24 +149,34 @@ Status check_tensor(std::string_view name, const TensorView& view,
     return invalid_argument("{}.data is {}; allowed: a {}-byte aligned pointer", name,
                             fmt::ptr(view.data), kAlignmentBytes);
   }
-  return check_strides(name, view, use);
+  LD_RETURN_IF_ERROR(check_strides(name, view));
+  return use == TensorUse::kWritten ? check_no_overlap(name, view) : Status();
+}
+
+bool is_reachable(int64_t size, int64_t stride) {
+  int64_t offset = 0;
+  return !__builtin_mul_overflow(size - 1, stride, &offset) && offset <= kMaxOffset;
 }
 
 int64_t num_pages(const KvLayerView& kv) {
   return kv.format.keys == KeyEncoding::kTwoPlane ? kv.num_pages : kv.k.shape[0];
 }
 
-Status check_kv_layer(const KvLayerView& kv) {
+Status check_kv_layer(const KvLayerView& kv, TensorUse use) {
   const KvFormat& format = kv.format;
   LD_RETURN_IF_ERROR(validate(format));
-  if (format.keys == KeyEncoding::kTwoPlane) return check_two_plane(kv);
+  if (format.keys == KeyEncoding::kTwoPlane) return check_two_plane(kv, use);
   LD_RETURN_IF_ERROR(check_tensor(
-      "kv.k", kv.k, {kAnySize, format.num_kv_heads, format.page_size, format.key_dim}));
+      "kv.k", kv.k, {kAnySize, format.num_kv_heads, format.page_size, format.key_dim}, use));
   LD_RETURN_IF_ERROR(check_dtype("kv.k", kv.k.dtype, format.dtype));
   if (format.op == Op::kMla) return {};
   LD_RETURN_IF_ERROR(check_tensor(
-      "kv.v", kv.v, {kv.k.shape[0], format.num_kv_heads, format.page_size, format.value_dim}));
-  return check_dtype("kv.v", kv.v.dtype, format.dtype);
+      "kv.v", kv.v, {kv.k.shape[0], format.num_kv_heads, format.page_size, format.value_dim}, use));
+  LD_RETURN_IF_ERROR(check_dtype("kv.v", kv.v.dtype, format.dtype));
+  if (use == TensorUse::kWritten && kv.k.data == kv.v.data && kv.k.data != nullptr) {
+    return invalid_argument("kv.v.data is that of kv.k; what is written must not overlap");
+  }
+  return {};
 }
 
 }  // namespace longdecode

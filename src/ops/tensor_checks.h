@@ -14,6 +14,8 @@ namespace longdecode {
 inline constexpr int64_t kAlignmentBytes = 16;  // of base pointers and strides
 inline constexpr int64_t kAnySize = -1;
 
+// What is written must not overlap itself: ordered by stride, the stride of each dimension is at
+// least the reach of those below it. (Interleaved rows that happen not to meet are refused, too.)
 enum class TensorUse { kRead, kWritten };
 
 // shape: what each dimension must be, kAnySize where any size >= 0 will do.
@@ -22,8 +24,11 @@ Status check_tensor(std::string_view name, const TensorView& view,
 Status check_dtype(std::string_view name, DType dtype);
 Status check_dtype(std::string_view name, DType dtype, DType required);
 
+// stride >= 0: whether the last of `size` steps of it is an offset that any address space has.
+bool is_reachable(int64_t size, int64_t stride);
+
 // A layer of a cache in its own format.
-Status check_kv_layer(const KvLayerView& kv);
+Status check_kv_layer(const KvLayerView& kv, TensorUse use = TensorUse::kRead);
 // Pages that page ids may name.
 int64_t num_pages(const KvLayerView& kv);
 

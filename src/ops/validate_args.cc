@@ -50,8 +50,8 @@ Status check_batch_arrays(const KvLayerView& kv, const BatchView& batch) {
   if (batch.block_table == nullptr) {
     return invalid_argument("batch.block_table is null; allowed: [batch, block_table_stride]");
   }
-  if (batch.block_table_stride < 0) {
-    return invalid_argument("batch.block_table_stride is {}; allowed: 0 or more",
+  if (batch.block_table_stride < 0 || !is_reachable(batch.batch, batch.block_table_stride)) {
+    return invalid_argument("batch.block_table_stride is {}; allowed: the pages of a sequence",
                             batch.block_table_stride);
   }
   if (kv.format.keys == KeyEncoding::kTwoPlane && batch.slots == nullptr) {
@@ -118,9 +118,45 @@ Status check_stats(const DecodeStats& stats, const BatchView& batch, const Decod
     max_kv_len = *std::max_element(batch.kv_lens, batch.kv_lens + batch.batch);
   }
   const int64_t words = ceil_div(ceil_div(max_kv_len, kTileTokens), 32);
-  if (stats.kept_tiles_stride >= words) return {};
+  const int64_t rows = int64_t{batch.batch} * desc.format.num_kv_heads;
+  if (stats.kept_tiles_stride >= words && is_reachable(rows, stats.kept_tiles_stride)) return {};
   return invalid_argument("stats.kept_tiles_stride is {}; kv_len {} needs {} words",
                           stats.kept_tiles_stride, max_kv_len, words);
+}
+
+// The commonest overlap of input and output; rows of both may lie in one buffer side by side.
+Status check_apart_from_q(const TensorView& o, const TensorView& q) {
+  if (o.data != q.data || o.data == nullptr) return {};
+  return invalid_argument("o.data is that of q; the output must not overlap the inputs");
+}
+
+// Whether [a, a + a_count) and [b, b + b_count) share a float.
+bool overlap(const float* a, int64_t a_count, const float* b, int64_t b_count) {
+  const auto a_begin = reinterpret_cast<uintptr_t>(a);
+  const auto b_begin = reinterpret_cast<uintptr_t>(b);
+  return a_begin < b_begin + static_cast<uintptr_t>(b_count) * sizeof(float) &&
+         b_begin < a_begin + static_cast<uintptr_t>(a_count) * sizeof(float);
+}
+
+Status check_merge_overlap(const MergeArgs& args) {
+  const int64_t rows = args.num_rows;
+  const struct {
+    const char* name;
+    const float* data;
+    int64_t count;
+  } outputs[] = {{"o", args.o, rows * args.dim}, {"lse", args.lse, rows}},
+    inputs[] = {{"partial_o", args.partial_o, args.num_partials * rows * args.dim},
+                {"partial_lse", args.partial_lse, args.num_partials * rows}};
+  for (const auto& output : outputs) {
+    if (output.data == nullptr) continue;
+    for (const auto& input : inputs) {
+      if (!overlap(output.data, output.count, input.data, input.count)) continue;
+      return invalid_argument("{} overlaps {}; allowed: memory of its own", output.name,
+                              input.name);
+    }
+  }
+  if (args.lse == nullptr || !overlap(args.o, rows * args.dim, args.lse, rows)) return {};
+  return invalid_argument("lse overlaps o; allowed: memory of its own");
 }
 
 }  // namespace
@@ -148,6 +184,7 @@ Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess acc
                                   {batch.batch, args.query_len, desc.num_q_heads, format.value_dim},
                                   TensorUse::kWritten));
   LD_RETURN_IF_ERROR(check_dtype("o", args.o.dtype, desc.q_dtype));
+  LD_RETURN_IF_ERROR(check_apart_from_q(args.o, args.q));
   LD_RETURN_IF_ERROR(check_kv_layer(args.kv));
   if (desc.learned_sinks != (args.sink_logits != nullptr)) {
     return invalid_argument("sink_logits is {} and learned_sinks is {}; allowed: both or neither",
@@ -163,7 +200,7 @@ Status validate(const AppendArgs& args, LengthAccess access) {
   if (batch.batch < 0)
     return invalid_argument("batch.batch is {}; allowed: 0 or more", batch.batch);
   if (batch.batch == 0) return {};
-  LD_RETURN_IF_ERROR(check_kv_layer(args.kv));
+  LD_RETURN_IF_ERROR(check_kv_layer(args.kv, TensorUse::kWritten));
   const KvFormat& format = args.kv.format;
   LD_RETURN_IF_ERROR(
       check_tensor("k", args.k, {batch.batch, kAnySize, format.num_kv_heads, format.key_dim}));
@@ -192,6 +229,7 @@ Status validate(const PrefillArgs& args, LengthAccess access) {
   LD_RETURN_IF_ERROR(
       check_tensor("o", args.o, {num_tokens, num_q_heads, format.value_dim}, TensorUse::kWritten));
   LD_RETURN_IF_ERROR(check_dtype("o", args.o.dtype, args.q.dtype));
+  LD_RETURN_IF_ERROR(check_apart_from_q(args.o, args.q));
   if (!std::isfinite(args.softmax_scale) || args.softmax_scale <= 0.0f) {
     return invalid_argument("softmax_scale is {}; allowed: finite and above 0", args.softmax_scale);
   }
@@ -225,13 +263,20 @@ Status validate(const MergeArgs& args) {
   }
   if (args.dim < 1) return invalid_argument("dim is {}; allowed: 1 or more", args.dim);
   if (args.num_rows == 0) return {};
+  int64_t num_floats = 0;
+  if (__builtin_mul_overflow(args.num_rows, args.dim, &num_floats) ||
+      !is_reachable(int64_t{args.num_partials} + 1, num_floats)) {
+    return invalid_argument(
+        "num_partials is {}, num_rows {} and dim {}; allowed: a product that memory can hold",
+        args.num_partials, args.num_rows, args.dim);
+  }
   if (args.partial_o == nullptr || args.partial_lse == nullptr || args.o == nullptr) {
     return invalid_argument("{} is null; allowed: a pointer",
                             args.partial_o == nullptr     ? "partial_o"
                             : args.partial_lse == nullptr ? "partial_lse"
                                                           : "o");
   }
-  return {};
+  return check_merge_overlap(args);
 }
 
 }  // namespace longdecode

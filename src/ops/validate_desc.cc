@@ -11,7 +11,6 @@ namespace {
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kMaxMlaHeads = 128;
 constexpr int32_t kMaxBatch = 1 << 20;
-constexpr int32_t kMaxThreads = 4096;
 
 Status check_heads(const DecodeDesc& desc) {
   const int32_t kv_heads = desc.format.num_kv_heads;

@@ -229,6 +229,45 @@ TEST(FfdProperty, QuickCertifiedNeverMisses) {
   EXPECT_GT(missed_without, 0) << "the adversarial keys fool nobody";
 }
 
+// Worst-case margins of about 2 nats, a threshold 6 nats above every other score: what is certified
+// must hold everything that exact selection keeps, and still drop nearly everything.
+TEST(FfdProperty, QuickCertifiedKeepsNoMoreThanItMust) {
+  constexpr int32_t kKvLen = 3000;
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    ProblemSpec spec = gqa_spec(Method::kFfd, DType::kF16, 2, 2, 64, 64, {kKvLen});
+    spec.seed = seed;
+    spec.desc.ffd.sink_tokens = 16;
+    spec.desc.ffd.recent_tokens = 24;
+    spec.desc.ffd.delta = 4.0f;
+    spec.desc.ffd.certified = true;
+    spec.score_deviation = 0.4;
+    spec.note = "sinks of 12 nats, hits of 9 and 10";
+    spec.edit = [](LogicalSequence& s, int32_t) {
+      for (int32_t h = 0; h < 2; ++h) {
+        for (int32_t j = 0; j < 16; ++j) s.plant_score(j, h, 12.0, 1.0 / 8.0);
+        for (const int32_t j : {700, 1501}) s.plant_score(j, h, 9.0 + h, 1.0 / 8.0);
+      }
+    };
+    const PagedProblem problem(spec);
+    const Outputs outputs = run(problem);
+    ASSERT_EQ(check(problem, outputs), "");
+    const ref::PagedSource kv(problem.args().kv, problem.args().batch, 0);
+    const auto ref_problem = ref::make_problem(problem.desc(), problem.args(), 0, kv);
+    FfdOptions exact = problem.desc().ffd;
+    EXPECT_EQ(ref::count_missed_exact(ref_problem, kv, exact, outputs.tiles[0]), 0);
+    const double kept = kept_fraction(outputs, kKvLen);
+    EXPECT_GT(kept, (16.0 + 24.0 + 2 * 16.0) / kKvLen);
+    EXPECT_LT(kept, 0.15) << "page 0, the pages of the hits, the recent and unquantised tokens";
+    const ref::AttentionOutput all = ref::attend(ref_problem);
+    for (size_t i = 0; i < all.lse.size(); ++i) {
+      const double dropped = std::expm1(all.lse[i] - outputs.lse[i]);
+      EXPECT_LE(dropped, outputs.dropped_mass_bound[i] + 1e-6) << i;
+      EXPECT_GT(outputs.dropped_mass_bound[i], 0.0f) << i;
+      EXPECT_LT(outputs.dropped_mass_bound[i], 10.0f) << "as good as no bound";
+    }
+  }
+}
+
 TEST(FfdProperty, QuickTheDroppedMassBoundIsRigorousWhenCertified) {
   for (const double deviation : {1.0, 3.0, 6.0}) {
     for (const float delta : {0.0f, 2.0f, 5.0f}) {

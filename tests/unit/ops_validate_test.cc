@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ops/backends.h"
+#include "tests/unit/expect_refused.h"
 #include "tests/unit/small_cache.h"
 
 namespace longdecode {
@@ -16,6 +17,7 @@ namespace {
 
 using test::cpu_device;
 using test::dense_desc;
+using test::expect_refused;
 using test::SmallCache;
 using test::TestRun;
 using test::TestTensor;
@@ -25,12 +27,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 KvFormat plain(DType dtype = DType::kBF16) {
   return KvFormat::gqa(KeyEncoding::kPlain, dtype, 2, 64, 16);
-}
-
-void expect_refused(const Status& status, StatusCode code, const std::string& part) {
-  EXPECT_EQ(static_cast<int>(status.code()), static_cast<int>(code)) << status.message();
-  EXPECT_NE(status.message().find(part), std::string::npos)
-      << "\"" << status.message() << "\" does not say \"" << part << "\"";
 }
 
 struct DescCase {
@@ -143,7 +139,26 @@ TEST(ValidateDesc, DeviceWithoutBackend) {
   EXPECT_GE(cpu->num_threads, 1);
   device = cpu_device(0);
   expect_refused(select_kernel(dense_desc(plain(), 4, 100), device).status(),
-                 StatusCode::kInvalidArgument, "num_threads is 0");
+                 StatusCode::kInvalidArgument, "num_threads is 0; allowed: 1 to 1024");
+  device = cpu_device(kMaxThreads + 1);
+  expect_refused(select_kernel(dense_desc(plain(), 4, 100), device).status(),
+                 StatusCode::kInvalidArgument, "num_threads is 1025; allowed: 1 to 1024");
+  EXPECT_LE(cpu->num_threads, kMaxThreads);
+}
+
+TEST(DecodePlan, AMovedFromPlanIsRefused) {
+  DecodePlan plan =
+      std::move(DecodePlan::create(dense_desc(plain(), 4, 100), cpu_device())).value();
+  DecodePlan moved = std::move(plan);
+  // NOLINTBEGIN(bugprone-use-after-move): what is tested
+  expect_refused(plan.init(nullptr, nullptr), StatusCode::kFailedPrecondition, "moved from");
+  expect_refused(plan.run({}, nullptr), StatusCode::kFailedPrecondition, "moved from");
+  EXPECT_EQ(plan.workspace_bytes(), 0);
+  EXPECT_EQ(plan.kernel().name, "");
+  EXPECT_EQ(plan.desc().max_kv_len, 0);
+  plan = std::move(moved);
+  EXPECT_EQ(plan.desc().max_kv_len, 100);
+  // NOLINTEND(bugprone-use-after-move)
 }
 
 TEST(DecodePlan, ResolvesTheDefaultScale) {
@@ -188,6 +203,9 @@ TEST(ValidateRun, RefusesBadTensors) {
                     [](auto& r, auto&) { r.args.q.stride[1] = int64_t{1} << 62; }},
                    {"q.stride[0] is -512", [](auto& r, auto&) { r.args.q.stride[0] = -512; }},
                    {"o.stride[2] is 0", [](auto& r, auto&) { r.args.o.stride[2] = 0; }},
+                   {"o.stride[2] is 48", [](auto& r, auto&) { r.args.o.stride[2] = 48; }},
+                   {"o.stride[1] is 192", [](auto& r, auto&) { r.args.o.stride[1] = 192; }},
+                   {"o.data is that of q", [](auto& r, auto&) { r.args.o.data = r.args.q.data; }},
                    {"kv.k.dtype is 0", [](auto& r, auto&) { r.args.kv.k.dtype = DType::kF32; }},
                    {"kv.v.shape is", [](auto& r, auto&) { r.args.kv.v.shape[1] = 3; }},
                    {"kv.k.stride[2] is 68", [](auto& r, auto&) { r.args.kv.k.stride[2] = 68; }},
@@ -327,6 +345,10 @@ TEST(ValidatePrefillAndMerge, RefuseBadArguments) {
   expect_refused(prefill_attention(args, cpu_device(), nullptr), StatusCode::kInvalidArgument,
                  "is 41 (kv_len 40)");
   args.q.shape[0] = args.o.shape[0] = 3;
+  PrefillArgs in_place = args;
+  in_place.o.data = args.q.data;
+  expect_refused(prefill_attention(in_place, cpu_device(), nullptr), StatusCode::kInvalidArgument,
+                 "o.data is that of q");
   args.softmax_scale = 0.0f;
   expect_refused(prefill_attention(args, cpu_device(), nullptr), StatusCode::kInvalidArgument,
                  "softmax_scale is 0");

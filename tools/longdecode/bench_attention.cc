@@ -4,13 +4,16 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "commands.h"
+#include "list_option.h"
 #include "output.h"
 
 namespace longdecode::tool {
@@ -53,14 +56,36 @@ Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
   if (name != "auto" && name != "cpu" && name != "cuda") {
     return invalid_argument("--device is {}; allowed: auto, cpu, cuda", name);
   }
-  if (num_threads < 0 || num_threads > 4096) {
-    return invalid_argument("--threads is {}; allowed: 1 to 4096, or 0 for all", num_threads);
+  if (num_threads < 0 || num_threads > kMaxThreads) {
+    return invalid_argument("--threads is {}; allowed: 1 to {}, or 0 for all", num_threads,
+                            kMaxThreads);
   }
   Result<DeviceInfo> device = make_status(StatusCode::kUnavailable, "no device");
   if (name != "cpu") device = detect_device(DeviceType::kCuda);
   if (name == "cpu" || (name == "auto" && !device.ok())) device = detect_device(DeviceType::kCpu);
   if (device.ok() && num_threads > 0) device->num_threads = num_threads;
   return device;
+}
+
+// A refusal of the library, in the words of the flags.
+Status in_flags(const Status& status) {
+  const std::pair<const char*, const char*> kNames[] = {{"format.page_size", "--page-size"},
+                                                        {"format.key_dim", "--head-dim"},
+                                                        {"format.num_kv_heads", "--num-kv-heads"},
+                                                        {"num_q_heads", "--num-q-heads"},
+                                                        {"max_query_len", "--query-len"},
+                                                        {"max_kv_len", "--kv-len"},
+                                                        {"max_batch", "--batch"},
+                                                        {"ffd.delta", "--delta"},
+                                                        {"ffd.margin_sigmas", "--margin-sigmas"},
+                                                        {"ffd.sink_tokens", "--sink-tokens"},
+                                                        {"ffd.recent_tokens", "--recent-tokens"}};
+  std::string message = status.message();
+  for (const auto& [name, flag] : kNames) {
+    const size_t at = message.find(name);
+    if (at != std::string::npos) message.replace(at, std::strlen(name), flag);
+  }
+  return Status(status.code(), message);
 }
 
 // Exit code 1: rows that are wrong are printed, and are no result.
@@ -98,9 +123,9 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
     bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
   }
   bench_options.progress = [](const std::string& line) { write_stderr(line + "\n"); };
-  LD_ASSIGN_OR_RETURN(bench::AttentionBench bench,
-                      bench::AttentionBench::create(std::move(shapes), device, bench_options));
-  LD_ASSIGN_OR_RETURN(const std::vector<bench::BenchRow> rows, bench.run());
+  auto bench = bench::AttentionBench::create(std::move(shapes), device, bench_options);
+  if (!bench.ok()) return in_flags(bench.status());
+  LD_ASSIGN_OR_RETURN(const std::vector<bench::BenchRow> rows, bench->run());
   if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout(rows_to_table(rows, device)));
   LD_RETURN_IF_ERROR(output.write(rows_to_json(rows, device)));
   return check_rows(rows);
@@ -109,11 +134,10 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
 void add_shape_options(CLI::App& app, ShapeRequest& shape) {
   app.add_option("--op", shape.op,
                  "gqa, or mla (latent 576: --num-kv-heads and --head-dim have no effect)");
-  app.add_option("--method", shape.method, "dense, ffd")->delimiter(',');
-  app.add_option("--batch", shape.batch, "Sequences of a step")->delimiter(',');
-  app.add_option("--query-len", shape.query_len, "New tokens per sequence, 1 to 8")->delimiter(',');
-  app.add_option("--kv-len", shape.kv_len, "Tokens per sequence, the new ones included")
-      ->delimiter(',');
+  add_list_option(app, "--method", shape.method, "dense, ffd");
+  add_list_option(app, "--batch", shape.batch, "Sequences of a step");
+  add_list_option(app, "--query-len", shape.query_len, "New tokens per sequence, 1 to 8");
+  add_list_option(app, "--kv-len", shape.kv_len, "Tokens per sequence, the new ones included");
   app.add_option("--num-q-heads", shape.num_q_heads, "Query heads");
   app.add_option("--num-kv-heads", shape.num_kv_heads, "Key and value heads");
   app.add_option("--head-dim", shape.head_dim, "64, 80, 96, 128 or 256");
@@ -122,8 +146,8 @@ void add_shape_options(CLI::App& app, ShapeRequest& shape) {
 }
 
 void add_workload_options(CLI::App& app, ShapeRequest& shape) {
-  app.add_option("--kept", shape.kept, "Share of 16-token groups that hold a planted hit, 0 to 1")
-      ->delimiter(',');
+  add_list_option(app, "--kept", shape.kept,
+                  "Share of 16-token groups that hold a planted hit, 0 to 1");
   app.add_option(
       "--workload", shape.workload,
       "planted (hits anywhere), or clustered (runs of hits, half of them in one kv head)");

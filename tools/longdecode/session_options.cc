@@ -5,12 +5,11 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "list_option.h"
 #include "option_checks.h"
 
 namespace longdecode::tool {
 namespace {
-
-constexpr int32_t kMaxThreads = 1024;
 
 DType kv_dtype(const std::string& name) {
   if (name == "f32") return DType::kF32;
@@ -24,10 +23,8 @@ void add_ffd_flags(CLI::App& command, SessionFlags& flags) {
                   "ffd: keep tokens within this many nats of the pseudo-max; inf: all")
       ->envname("LONGDECODE_DELTA")
       ->group(kGroup);
-  command
-      .add_option("--layer-delta", flags.layer_delta_texts,
+  add_list_option(command, "--layer-delta", flags.layer_delta_texts,
                   "ffd: delta of single layers, e.g. 0=inf,1=7; inf: attend every token, no scan")
-      ->delimiter(',')
       ->type_name("LAYER=DELTA")
       ->default_str("")
       ->envname("LONGDECODE_LAYER_DELTA")
@@ -52,10 +49,8 @@ void add_ffd_flags(CLI::App& command, SessionFlags& flags) {
                   "ffd: last tokens, always attended exactly")
       ->envname("LONGDECODE_RECENT_TOKENS")
       ->group(kGroup);
-  command
-      .add_option("--dense-layers", flags.dense_layers,
+  add_list_option(command, "--dense-layers", flags.dense_layers,
                   "ffd: layers that attend every token, e.g. 0,1")
-      ->delimiter(',')
       ->type_name("LAYERS")
       ->default_str("")
       ->envname("LONGDECODE_DENSE_LAYERS")
