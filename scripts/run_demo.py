@@ -40,6 +40,8 @@ def read_document(path, start_at):
     except (OSError, EOFError) as error:
         fail(f"document {path} cannot be read: {error}")
     start = text.rfind("\n" + start_at) + 1 if start_at else 0
+    if not text[start:].strip():
+        fail(f"document {path} has no text")
     return text[start:]
 
 
@@ -117,7 +119,7 @@ def report(dense, ffd):
     print_table([
         ["", "dense", "ffd"],
         row("prompt tokens", lambda run: str(run["prompt_tokens"])),
-        row("generated tokens", lambda run: str(run["n_generated"])),
+        row("generated tokens", lambda run: str(run["num_generated"])),
         row("prefill tok/s", lambda run: rate(run["prefill_tok_s"])),
         row("decode tok/s", lambda run: rate(run["decode_tok_s"])),
         row("kept_fraction", lambda run: f"{run['kept_fraction']:.3f}"),
@@ -127,7 +129,7 @@ def report(dense, ffd):
     ])
     index = first_difference(dense, ffd)
     if index is None:
-        print(f"\n  The texts are equal ({dense['n_generated']} tokens).")
+        print(f"\n  The texts are equal ({dense['num_generated']} tokens).")
         return
     shared, left, right = words_at_difference(dense, ffd)
     print(f"\n  The texts first differ at generated token {index}, after \"... {shared}\":")

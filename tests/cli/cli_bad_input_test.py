@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Bad input gets one clear line on stderr and exit code 2: never a crash, nothing half-written."""
+import json
 import os
 import pathlib
 import subprocess
 import tempfile
 import unittest
 
-from support import (BINARY, HAS_MODEL, MODEL, NO_MODEL, STRING, TINY_LLAMA, gguf, run)
+from support import (BINARY, HAS_MODEL, MODEL, NO_MODEL, STRING, TINY_LLAMA, environment, gguf, run)
 
 
 class BadInput(unittest.TestCase):
@@ -81,8 +82,68 @@ class BadInput(unittest.TestCase):
         ]
         for flags, *parts in cases:
             self.refused(["generate", "-m", "x.gguf", "-p", "x", *flags], *parts)
-        self.refused(["generate", "-m", "x.gguf", "-p", "x"], "--temp is -1",
-                     env={"LONGDECODE_TEMP": "-1"})
+
+    def test_values_say_what_is_allowed(self):
+        generate = ["generate", "-m", "x.gguf", "-p", "x"]
+        self.refused([*generate, "--temp", "abc"], '--temp is "abc"; allowed: a number')
+        self.refused([*generate, "-n", "many"], '--predict is "many"; allowed: an integer')
+        self.refused([*generate, "--top-k", "1.5"], '"1.5"; allowed: an integer')
+        for text in ("0,,1", "", ",", "0,", ",0", "0,x", "0,1.5"):
+            self.refused([*generate, "--dense-layers", text],
+                         f'--dense-layers is "{text}"; allowed: integers, separated by commas')
+        self.refused([*generate, "--layer-delta", "0=1,,1=2"], '"0=1,,1=2"')
+        bench = ["bench", "attention"]
+        self.refused([*bench, "--kv-len", "128,,256"], '--kv-len is "128,,256"')
+        self.refused([*bench, "--kept", "0.5,"], '--kept is "0.5,"; allowed: numbers')
+        self.refused([*bench, "--method", "dense,"], '--method is "dense,"')
+        self.refused(["bench", "model", "-m", "x", "-d", ""], 'is ""; allowed: integers')
+        self.refused(["dump-qkv", "-m", "x", "-f", "x", "-o", "y", "--layers", "1,,2"], '"1,,2"')
+
+    def test_environment(self):
+        generate = ["generate", "-m", "x.gguf", "-p", "x"]
+        cases = {"TEMP": ("nan", "--temp is nan"), "N_PREDICT": ("abc", '--predict is "abc"'),
+                 "CTX_SIZE": ("-4", "-c is -4"), "SEED": ("-2", "-s is -2"),
+                 "THREADS": ("9999", "-t is 9999; it must be within 1 and 1024"),
+                 "TOP_K": ("x", '--top-k is "x"'), "TOP_P": ("2", "--top-p is 2"),
+                 "METHOD": ("magic", '"magic"; allowed: dense, ffd'),
+                 "DEVICE": ("tpu", '"tpu"; allowed: auto, cpu'), "KV_TYPE": ("q4", '"q4"'),
+                 "DELTA": ("-1", "--delta is -1"), "LAYER_DELTA": ("1", '--layer-delta has "1"'),
+                 "MARGIN_SIGMAS": ("inf", "--margin-sigmas is inf"),
+                 "CERTIFIED": ("maybe", '--certified is "maybe"; allowed: true or false'),
+                 "CHAT": ("maybe", '--chat is "maybe"'),
+                 "SINK_TOKENS": ("-1", "--sink-tokens is -1"),
+                 "RECENT_TOKENS": ("2.5", '--recent-tokens is "2.5"'),
+                 "DENSE_LAYERS": ("0,,1", '--dense-layers is "0,,1"')}
+        for name, (value, *parts) in cases.items():
+            variable = f"LONGDECODE_{name}"
+            self.refused(generate, *parts, f"(set by {variable})", env={variable: value})
+        self.refused([*generate, "--temp", "-3"], "--temp is -3; it must be >= 0 and finite",
+                     env={"LONGDECODE_TEMP": "nan"})
+        listed = run("generate", "--help").stdout.decode()
+        for name in cases:
+            self.assertIn(f"LONGDECODE_{name}", listed)
+        self.assertEqual(listed.count("(Env:LONGDECODE_"), len(cases) + 2)  # MODEL, PROMPT_CACHE
+
+    def test_empty_file_names(self):
+        generate = ["generate", "-m", "x.gguf"]
+        self.refused([*generate, "-p", "x", "--json", ""], "--json", "empty")
+        self.refused([*generate, "-f", ""], "--file", "empty")
+        self.refused(["generate", "-m", "", "-p", "x"], "--model", "empty")
+        self.refused([*generate, "-p", "x", "--prompt-cache", ""], "--prompt-cache", "empty")
+        self.refused(["info", "--json", ""], "--json", "empty")
+        self.refused(["bench", "attention", "--json", ""], "--json", "empty")
+        self.refused(["bench", "attention", "--shapes", ""], "--shapes", "empty")
+
+    def test_bench_attention(self):
+        bench = ["bench", "attention", "--kv-len", "128"]
+        self.refused([*bench, "--page-size", "16"], "--page-size is 16", "--method ffd: 64, 128")
+        self.refused([*bench, "--method", "dense", "--page-size", "48"], "--page-size is 48")
+        self.refused([*bench, "--head-dim", "72"], "--head-dim is 72")
+        self.refused([*bench, "--num-q-heads", "5"], "--num-q-heads is 5")
+        self.refused([*bench, "--op", "mla", "--method", "ffd"], "--method is ffd", "--op mla")
+        self.refused([*bench, "--shapes", self.folder / "none.json"], "none.json",
+                     "No such file or directory")
+        self.refused([*bench, "-t", "4096"], "--threads is 4096; allowed: 1 to 1024")
 
     def test_prompts(self):
         generate = ["generate", "-m", "x.gguf"]
@@ -120,6 +181,16 @@ class BadInput(unittest.TestCase):
         self.refused(generate(self.write("arch.gguf", gguf(mamba))), "mamba", "llama")
         kind = gguf(TINY_LLAMA, [("token_embd.weight", (64, 2), 999, bytes(64 * 2 * 4))])
         self.refused(generate(self.write("kind.gguf", kind)), "token_embd.weight", "999")
+        ints = [pair if pair[0] != "llama.block_count" else (*pair[:2], 99999)
+                for pair in TINY_LLAMA]
+        self.refused(generate(self.write("ints.gguf", gguf(ints))), "ints.gguf",
+                     "'llama.block_count' is 99999; 1 to 4096 is allowed")
+        kinds = [pair if pair[0] != "llama.block_count" else (pair[0], STRING, "one")
+                 for pair in TINY_LLAMA]
+        self.refused(generate(self.write("kinds.gguf", gguf(kinds))), "kinds.gguf", "an integer")
+        rows = gguf(TINY_LLAMA, [("token_embd.weight", (64, 3), 0, bytes(64 * 3 * 4))])
+        self.refused(["tokenize", "-m", self.write("rows.gguf", rows), "-p", "ab"], "rows.gguf",
+                     "2 tokens", "3 rows")
         self.refused(["info", "-m", self.folder / "none.gguf"], "none.gguf")
         self.refused(["tokenize", "-m", self.folder / "none.gguf", "-p", "x"], "none.gguf")
 
@@ -151,12 +222,42 @@ class BadInput(unittest.TestCase):
             result = run("info", stdout=full)
         self.assertEqual(result.returncode, 1)
         self.assertIn(b"No space left", result.stderr)
+        for args in (["--help"], ["--version"], ["generate", "--help"], ["bench", "--help"],
+                     ["bench", "attention", "--help"], ["info", "--json", "-"],
+                     ["bench", "attention", "--kv-len", "64", "--kept", "1", "--reps", "1",
+                      "--flush-bytes", "0"]):
+            for name, code in (("> /dev/full", 1), (">&-", 1)):
+                line = " ".join([f'"{BINARY}"', *args, name])
+                result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, check=False,
+                                        timeout=100, env=environment())
+                with self.subTest(line=line):
+                    self.assertEqual(result.returncode, code, result.stderr)
+                    self.assertIn(b"cannot write stdout", result.stderr)
         result = run("info", "--json", "/dev/full")
         self.assertEqual(result.returncode, 1)
         self.assertIn(b"cannot write /dev/full", result.stderr)
 
+    def test_closed_descriptors_are_not_reused(self):
+        out = self.folder / "out.json"
+        for closed in ("2>&-", "<&- 2>&-", "<&- 2>&- 3>&-"):
+            line = f'"{BINARY}" bench attention --kv-len 64 --kept 1 --reps 1 --flush-bytes 0 ' \
+                   f'--json "{out}" {closed}'
+            result = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, check=False,
+                                    timeout=100, env=environment())
+            with self.subTest(closed=closed):
+                self.assertEqual(result.returncode, 0)
+                self.assertEqual(len(json.loads(out.read_text())), 2)  # progress went elsewhere
+                out.unlink()
+        line = f'"{BINARY}" info --json "{out}" >&-'  # its table has nowhere to go
+        result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, check=False, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertFalse(out.exists())
+        line = f'"{BINARY}" generate -m x.gguf -f - <&-'
+        result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, check=False, timeout=60)
+        self.assertEqual(result.returncode, 2, result.stderr)
+
     def test_help_and_version_are_no_errors(self):
-        for args, part in ((["--version"], b"longdecode 0."), (["--help"], b"generate"),
+        for args, part in ((["tokenize", "--help"], b"Examples:"), (["--version"], b"longdecode 0."), (["--help"], b"generate"),
                            (["generate", "--help"], b"Examples:"), (["info", "--help"], b"--json")):
             result = run(*args)
             self.assertEqual((result.returncode, result.stderr), (0, b""))

@@ -3,13 +3,14 @@
 import json
 import os
 import pathlib
+import re
 import tempfile
 import unittest
 
 from support import HAS_MODEL, MODEL, NO_MODEL, QUICK, run
 
 KEYS = {"text", "token_ids", "prompt_tokens", "prefill_tok_s", "decode_tok_s", "kept_fraction",
-        "kv_bytes", "kv_bytes_read_per_token", "peak_rss_bytes", "method", "model", "n_generated",
+        "kv_bytes", "kv_bytes_read_per_token", "peak_rss_bytes", "method", "model", "num_generated",
         "stop_reason"}
 STORY = "Once upon a time, in a small village by the sea, there lived a"
 
@@ -48,6 +49,30 @@ class CommandTest(unittest.TestCase):
         return json.loads(result.stdout)
 
 
+class Info(CommandTest):
+    def test_support(self):
+        rows = {(row["op"], row["method"]): row for row in self.json_of("info")["support"]
+                if row["device"] == "cpu"}
+        for method, page_sizes in (("dense", [1, 16, 32, 64, 128]), ("ffd", [64, 128])):
+            row = rows["gqa", method]
+            self.assertEqual(row["head_dims"], [64, 80, 96, 128, 256])
+            self.assertEqual(row["groups"], list(range(1, 17)))
+            self.assertEqual(row["page_sizes"], page_sizes)
+            self.assertEqual(row["query_lens"], list(range(1, 9)))
+            self.assertEqual(row["dtypes"], ["f32", "f16", "bf16"])
+            self.assertEqual(row["options"], ["soft_cap", "sliding_window", "learned_sinks"])
+        self.assertEqual(rows["mla", "dense"]["groups"], list(range(1, 129)))
+        self.assertFalse(rows["mla", "ffd"]["supported"])
+        lines = [re.split(r" {2,}", line) for line in run("info").stdout.decode().splitlines()]
+        self.assertIn(["device", "op", "method", "kernel", "head_dim", "group", "page_size",
+                       "query_len", "dtype"], lines)
+        table = {tuple(line[:3]): line[4:] for line in lines if len(line) == 9}
+        self.assertEqual(table["cpu", "gqa", "ffd"],
+                         ["64 80 96 128 256", "1-16", "64 128", "1-8", "f32 f16 bf16"])
+        self.assertEqual(table["cpu", "mla", "dense"],
+                         ["576", "1-128", "1 16 32 64 128", "1-8", "f32 f16 bf16"])
+
+
 @unittest.skipUnless(HAS_MODEL, NO_MODEL)
 class ModelFile(CommandTest):
     def test_info(self):
@@ -75,7 +100,7 @@ class Generate(CommandTest):
     def test_methods(self):
         dense = self.generate("-p", STORY, "-n", "8", "--temp", "0")
         self.assertLessEqual(KEYS, dense.keys())
-        self.assertEqual((dense["n_generated"], len(dense["token_ids"])), (8, 8))
+        self.assertEqual((dense["num_generated"], len(dense["token_ids"])), (8, 8))
         self.assertEqual((dense["method"], dense["stop_reason"]), ("dense", "length"))
         self.assertEqual((dense["kept_fraction"], dense["context_len"]),
                          (1.0, dense["prompt_tokens"] + 8))
@@ -103,16 +128,17 @@ class Generate(CommandTest):
         env = {"LONGDECODE_MODEL": str(MODEL), "LONGDECODE_N_PREDICT": "3",
                "LONGDECODE_METHOD": "ffd", "LONGDECODE_DENSE_LAYERS": "0,2"}
         result = self.json_of("generate", "-p", STORY, env=env)
-        self.assertEqual((result["n_generated"], result["method"]), (3, "ffd"))
+        self.assertEqual((result["num_generated"], result["method"]), (3, "ffd"))
         result = self.json_of("generate", "-p", STORY, "-n", "2", "--method", "dense", env=env)
-        self.assertEqual((result["n_generated"], result["method"]), (2, "dense"))
+        self.assertEqual((result["num_generated"], result["method"]), (2, "dense"))
 
     def test_limits(self):
         none = self.generate("-p", STORY, "-n", "0")
         self.assertEqual((none["text"], none["token_ids"], none["decode_tok_s"]), ("", [], None))
+        self.assertEqual(run("generate", "-m", MODEL, "-p", STORY, "-n", "0").stdout, b"")
         prompt = none["prompt_tokens"]
         capped = self.generate("-p", STORY, "-n", "50", "-c", prompt + 2, "--ignore-eos")
-        self.assertEqual((capped["n_generated"], capped["stop_reason"]), (2, "context"))
+        self.assertEqual((capped["num_generated"], capped["stop_reason"]), (2, "context"))
 
     def test_chat_ends_with_the_turn(self):
         chat = self.generate("--chat", "-p", "What is the capital of France?", "-n", "60",

@@ -4,10 +4,12 @@ import json
 import math
 import pathlib
 import struct
+import subprocess
+import sys
 import tempfile
 import unittest
 
-from support import HAS_MODEL, MODEL, NO_MODEL, QUICK, ROOT, run
+from support import BINARY, HAS_MODEL, MODEL, NO_MODEL, QUICK, ROOT, run
 
 TEXT = ROOT / "LICENSE"
 PERPLEXITY_KEYS = {"perplexity", "scored_tokens", "kept_fraction", "decode_tok_s",
@@ -35,6 +37,21 @@ class TextTest(unittest.TestCase):
             for part in parts:
                 self.assertIn(str(part), error)
             self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
+class Demo(TextTest):
+    def test_documents_without_text_are_named(self):
+        for name, data in (("empty.txt", b""), ("blank.txt", b" \n\n"), ("none.txt", None)):
+            path = self.folder / name
+            if data is not None:
+                path.write_bytes(data)
+            result = subprocess.run(
+                [sys.executable, ROOT / "scripts" / "run_demo.py", "--binary", BINARY, "--model",
+                 TEXT, "--document", path], stderr=subprocess.PIPE, check=False, timeout=60)
+            self.assertEqual(result.returncode, 1)
+            error = result.stderr.decode()
+            self.assertEqual(len(error.splitlines()), 1, error)
+            self.assertIn(str(path), error)
 
 
 class BadInput(TextTest):

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -123,9 +125,17 @@ Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) 
     }
     const Method method = name == "ffd" ? Method::kFfd : Method::kDense;
     if (std::find(methods.begin(), methods.end(), method) != methods.end()) continue;
-    if (request.op == "mla" && method == Method::kFfd && request.method.size() > 1) {
+    if (request.op == "mla" && method == Method::kFfd) {
+      if (request.method.size() == 1) {
+        return invalid_argument(
+            "--method is ffd with --op mla, whose cache has no 2-bit plane; allowed: dense");
+      }
       print_note("the mla cache has no 2-bit plane: method ffd left out");
       continue;
+    }
+    if (method == Method::kFfd && request.page_size != 64 && request.page_size != 128) {
+      return invalid_argument("--page-size is {}; allowed with --method ffd: 64, 128",
+                              request.page_size);
     }
     methods.push_back(method);
   }
@@ -180,7 +190,7 @@ Result<std::vector<ShapeRequest>> read_shapes_file(const std::string& path,
     return invalid_argument("--shapes {}: is a directory", path);
   }
   std::ifstream file(path);
-  if (!file) return not_found("--shapes {}: cannot be read", path);
+  if (!file) return not_found("--shapes {}: cannot be read: {}", path, std::strerror(errno));
   const Json json = Json::parse(file, nullptr, false);
   if (json.is_discarded()) return invalid_argument("--shapes {}: is not JSON", path);
   if (!json.is_array() || json.empty()) {

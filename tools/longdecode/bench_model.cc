@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "build_info.h"
 #include "commands.h"
+#include "list_option.h"
 #include "option_checks.h"
 #include "output.h"
 #include "progress.h"
@@ -299,10 +300,9 @@ void add_bench_model(CLI::App& bench, Status& outcome) {
       ->type_name("FILE");
   command->add_option("-p,--n-prompt", options->prompt_tokens, "Tokens to prefill; 0: no such row");
   command->add_option("-n,--n-gen", options->decode_tokens, "Decode steps; 0: no such row");
-  command->add_option("-d,--n-depth", options->depths, "Tokens of context before them")
-      ->delimiter(',');
+  add_list_option(*command, "-d,--n-depth", options->depths, "Tokens of context before them");
   command->add_option("-r,--repetitions", options->num_reps, "Timed repetitions of each row");
-  command->add_option("--method", options->methods, "dense, ffd")->delimiter(',');
+  add_list_option(*command, "--method", options->methods, "dense, ffd");
   add_session_flags(*command, options->session);
   command
       ->add_option("--json", options->json_path,

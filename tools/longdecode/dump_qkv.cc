@@ -12,6 +12,7 @@
 #include "base/float_convert.h"
 #include "base/status_macros.h"
 #include "commands.h"
+#include "list_option.h"
 #include "option_checks.h"
 #include "output.h"
 #include "progress.h"
@@ -163,8 +164,7 @@ void add_dump_qkv(CLI::App& app, Status& outcome) {
       ->type_name("FILE");
   command->add_option("-o,--output", options->output_path, "Output file (required)")
       ->type_name("FILE");
-  command->add_option("--layers", options->layers, "Layers, e.g. 0,5,29 (default: all)")
-      ->delimiter(',')
+  add_list_option(*command, "--layers", options->layers, "Layers, e.g. 0,5,29 (default: all)")
       ->type_name("LAYERS")
       ->default_str("");
   command->add_option("--dtype", options->dtype, "f32 or f16");

@@ -117,7 +117,7 @@ Status run_generate(GenerateOptions options) {
                                               .print_text = !output.is_stdout()};
   Generator generator(generator_options, tokenizer, std::move(sampler));
   LD_ASSIGN_OR_RETURN(Generated generated, generator.run(options.num_predict, session));
-  if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout("\n"));
+  if (!output.is_stdout() && options.num_predict > 0) LD_RETURN_IF_ERROR(write_stdout("\n"));
   watch.lap();
   LD_RETURN_IF_ERROR(
       cache.save_all(encoding.ids, generated.token_ids, generated.decode_steps, session));

@@ -92,7 +92,7 @@ std::string report_json(const GenerateResult& result) {
       {"token_ids", result.token_ids},
       {"prompt_tokens", result.prompt_tokens},
       {"cached_tokens", result.cached_tokens},
-      {"n_generated", result.token_ids.size()},
+      {"num_generated", result.token_ids.size()},
       {"stop_reason", result.stop_reason},
       {"prefill_tok_s", per_second(result.prompt_tokens - result.cached_tokens, result.prefill_s)},
       {"decode_tok_s", per_second(result.decode_steps, result.decode_s)},

@@ -55,7 +55,8 @@ Json backend_json(const char* name, DeviceType type) {
 }
 
 Json support_json(const SupportRow& row) {
-  Json json = {{"op", row.op}, {"method", row.method}, {"supported", row.supported}};
+  Json json = {
+      {"device", row.device}, {"op", row.op}, {"method", row.method}, {"supported", row.supported}};
   if (!row.supported) {
     json["reason"] = row.reason;
     return json;
@@ -66,6 +67,8 @@ Json support_json(const SupportRow& row) {
   json["page_sizes"] = row.page_sizes;
   json["dtypes"] = row.dtypes;
   json["groups"] = row.groups;
+  json["query_lens"] = row.query_lens;
+  json["options"] = row.options;
   return json;
 }
 
@@ -99,22 +102,39 @@ void append_text(const Json& json, int32_t indent, std::string& text) {
   }
 }
 
+std::string shapes_text(const std::vector<ShapeKernel>& rows) {
+  std::string text = "kernels of some shapes on the cpu:\n";
+  for (const ShapeKernel& row : rows) {
+    text +=
+        fmt::format("  {:<58} {}\n", row.shape,
+                    row.kernel.empty() ? row.reason : fmt::format("{} {}", row.kernel, row.isa));
+  }
+  return text;
+}
+
 Status run_info(const InfoOptions& options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
   Json info = {{"version", build_info().version}, {"build", build_json()}};
   info["backends"] = {backend_json("cpu", DeviceType::kCpu),
                       backend_json("cuda", DeviceType::kCuda)};
-  LD_ASSIGN_OR_RETURN(const DeviceInfo device, detect_device(DeviceType::kCpu));
-  for (const ShapeKernel& row : common_shapes(device)) info["kernels"].push_back(shape_json(row));
-  for (const SupportRow& row : support_matrix(device)) info["support"].push_back(support_json(row));
+  LD_ASSIGN_OR_RETURN(const DeviceInfo cpu, detect_device(DeviceType::kCpu));
+  const std::vector<ShapeKernel> shapes = common_shapes(cpu);
+  std::vector<SupportRow> support = support_matrix(cpu);
+  if (const Result<DeviceInfo> cuda = detect_device(DeviceType::kCuda); cuda.ok()) {
+    const std::vector<SupportRow> more = support_matrix(*cuda);
+    support.insert(support.end(), more.begin(), more.end());
+  }
+  std::string text;
+  append_text(info, 0, text);
+  text += support_table(support) + "\n" + shapes_text(shapes);
+  for (const ShapeKernel& row : shapes) info["kernels"].push_back(shape_json(row));
+  for (const SupportRow& row : support) info["support"].push_back(support_json(row));
   if (!options.model_path.empty()) {
     LD_ASSIGN_OR_RETURN(info["model"], model_facts(options.model_path));
+    text += "\n";
+    append_text({{"model", info["model"]}}, 0, text);
   }
-  if (!output.is_stdout()) {
-    std::string text;
-    append_text(info, 0, text);
-    LD_RETURN_IF_ERROR(write_stdout(text));
-  }
+  if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout(text));
   return output.write(info.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -5,13 +6,14 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
-#include <vector>
 
 #include "commands.h"
 #include "longdecode/status.h"
 #include "longdecode/version.h"
 #include "output.h"
+#include "parse_errors.h"
 
 namespace longdecode::tool {
 namespace {
@@ -42,24 +44,15 @@ void print_error(std::string message) {
   write_stderr(fmt::format("longdecode: error: {}\n", message));
 }
 
-// CLI11's own message does not name what was given or what there is.
-std::string missing_command(const CLI::App& app, int argc, char** argv) {
-  std::vector<const CLI::App*> commands = app.get_subcommands({});
-  int depth = 1;
-  for (; depth < argc; ++depth) {
-    const auto named = [&](const CLI::App* command) { return command->get_name() == argv[depth]; };
-    const auto found = std::find_if(commands.begin(), commands.end(), named);
-    if (found == commands.end()) break;
-    commands = (*found)->get_subcommands({});
+// An output that is opened later must not become descriptor 0, 1 or 2: messages would be written
+// into it. A descriptor that was closed stays unusable for what it is for, so that a write to a
+// closed stdout is still an error.
+bool reserve_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    if (open("/dev/null", descriptor == 0 ? O_WRONLY : O_RDONLY) != descriptor) return false;
   }
-  std::string allowed;
-  for (const CLI::App* command : commands) {
-    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
-  }
-  const bool has_word = depth < argc && argv[depth][0] != '-';
-  return fmt::format("{}{}; allowed: {} (see longdecode --help)",
-                     has_word ? "unknown command " : "",
-                     has_word ? argv[depth] : "no command given", allowed);
+  return true;
 }
 
 int run(int argc, char** argv) {
@@ -78,16 +71,19 @@ int run(int argc, char** argv) {
   bench->require_subcommand(1);
   add_bench_attention(*bench, outcome);
   add_bench_model(*bench, outcome);
+  refuse_empty_file_names(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
-                            std::string(error.what()).find("subcommand") != std::string::npos;
-    print_error(no_command ? missing_command(app, argc, argv) : error.what());
-    return kExitBadInput;
+    if (error.get_exit_code() != 0) {
+      print_error(parse_error_text(app, error, argc, argv));
+      return kExitBadInput;
+    }
+    std::ostringstream text;  // of --help or --version
+    app.exit(error, text, text);
+    outcome = write_stdout(text.str());
   }
-  if (!outcome.ok()) print_error(outcome.message());
+  if (!outcome.ok()) print_error(name_environment(app, argc, argv, outcome.message()));
   return exit_code(outcome.code());
 }
 
@@ -95,6 +91,7 @@ int run(int argc, char** argv) {
 }  // namespace longdecode::tool
 
 int main(int argc, char** argv) {
+  if (!longdecode::tool::reserve_standard_descriptors()) return longdecode::tool::kExitRunTime;
   std::signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of write, not a silent death
   try {
     return longdecode::tool::run(argc, argv);

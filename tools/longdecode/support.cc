@@ -2,17 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 
 namespace longdecode::tool {
 namespace {
 
 constexpr int64_t kProbeKvLen = 65536;
-constexpr int32_t kHeadDims[] = {64, 80, 96, 128, 256};
-constexpr int32_t kPageSizes[] = {1, 16, 32, 64, 128};
+// Ends of the ranges that are asked for, beyond what the library has.
+constexpr int32_t kMaxHeadDim = 640;
+constexpr int32_t kMaxPageSize = 512;
+constexpr int32_t kMaxGroup = 256;
+constexpr int32_t kMaxQueryLenAsked = 16;
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr int32_t kMaxGroup = 16;
-constexpr int32_t kMlaHeads[] = {1, 8, 16, 32, 64, 128};
 
 struct Shape {
   Op op = Op::kGqa;
@@ -22,6 +25,10 @@ struct Shape {
   int32_t head_dim = 128;
   int32_t page_size = 128;
   DType dtype = DType::kBF16;
+  int32_t query_len = 1;
+  float soft_cap = 0.0f;
+  int64_t sliding_window = 0;
+  bool learned_sinks = false;
 };
 
 const char* op_name(Op op) { return op == Op::kMla ? "mla" : "gqa"; }
@@ -38,16 +45,17 @@ DecodeDesc describe(const Shape& shape) {
   desc.format.keys = keys;
   desc.num_q_heads = shape.num_q_heads;
   desc.max_kv_len = kProbeKvLen;
+  desc.max_query_len = shape.query_len;
+  desc.soft_cap = shape.soft_cap;
+  desc.sliding_window = shape.sliding_window;
+  desc.learned_sinks = shape.learned_sinks;
   if (shape.op == Op::kMla) desc.softmax_scale = 0.1f;  // MLA has no default
   return desc;
 }
 
-bool serves(const Shape& shape, const DeviceInfo& device) {
-  return select_kernel(describe(shape), device).ok();
-}
-
 SupportRow make_row(Op op, Method method, const DeviceInfo& device) {
   SupportRow row;
+  row.device = device.type == DeviceType::kCpu ? "cpu" : "cuda";
   row.op = op_name(op);
   row.method = method_name(method);
   Shape base{.op = op, .method = method};
@@ -63,30 +71,42 @@ SupportRow make_row(Op op, Method method, const DeviceInfo& device) {
   const auto with = [&](const std::function<void(Shape&)>& change) {
     Shape shape = base;
     change(shape);
-    return serves(shape, device);
+    return select_kernel(describe(shape), device).ok();
+  };
+  const auto column = [&](int32_t max, std::vector<int32_t>& values,
+                          const std::function<void(Shape&, int32_t)>& set) {
+    for (int32_t value = 1; value <= max; ++value) {
+      if (with([&](Shape& shape) { set(shape, value); })) values.push_back(value);
+    }
   };
   if (op == Op::kMla) {
     row.head_dims = {kMlaKeyDim};
-    for (int32_t heads : kMlaHeads) {
-      if (with([&](Shape& s) { s.num_q_heads = heads; })) row.groups.push_back(heads);
-    }
   } else {
-    for (int32_t dim : kHeadDims) {
-      if (with([&](Shape& s) { s.head_dim = dim; })) row.head_dims.push_back(dim);
-    }
-    for (int32_t group = 1; group <= kMaxGroup; ++group) {
-      if (with([&](Shape& s) { s.num_q_heads = group * s.num_kv_heads; })) {
-        row.groups.push_back(group);
-      }
-    }
+    column(kMaxHeadDim, row.head_dims, [](Shape& s, int32_t dim) { s.head_dim = dim; });
   }
-  for (int32_t page_size : kPageSizes) {
-    if (with([&](Shape& s) { s.page_size = page_size; })) row.page_sizes.push_back(page_size);
-  }
+  column(kMaxGroup, row.groups, [](Shape& s, int32_t n) { s.num_q_heads = n * s.num_kv_heads; });
+  column(kMaxPageSize, row.page_sizes, [](Shape& s, int32_t size) { s.page_size = size; });
+  column(kMaxQueryLenAsked, row.query_lens, [](Shape& s, int32_t len) { s.query_len = len; });
   for (DType dtype : kDTypes) {
     if (with([&](Shape& s) { s.dtype = dtype; })) row.dtypes.push_back(dtype_name(dtype));
   }
+  if (with([](Shape& s) { s.soft_cap = 30.0f; })) row.options.push_back("soft_cap");
+  if (with([](Shape& s) { s.sliding_window = 4096; })) row.options.push_back("sliding_window");
+  if (with([](Shape& s) { s.learned_sinks = true; })) row.options.push_back("learned_sinks");
   return row;
+}
+
+// "1-16", "64 128".
+std::string ranges(const std::vector<int32_t>& values) {
+  std::string text;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t first = i;
+    while (i + 1 < values.size() && values[i + 1] == values[i] + 1) ++i;
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}", values[first]);
+    if (i > first) text += fmt::format("-{}", values[i]);
+  }
+  return text;
 }
 
 }  // namespace
@@ -106,6 +126,36 @@ const char* dtype_name(DType dtype) {
 std::vector<SupportRow> support_matrix(const DeviceInfo& device) {
   return {make_row(Op::kGqa, Method::kDense, device), make_row(Op::kGqa, Method::kFfd, device),
           make_row(Op::kMla, Method::kDense, device), make_row(Op::kMla, Method::kFfd, device)};
+}
+
+std::string support_table(const std::vector<SupportRow>& rows) {
+  constexpr size_t kColumns = 9;
+  std::vector<std::array<std::string, kColumns>> lines = {
+      {"device", "op", "method", "kernel", "head_dim", "group", "page_size", "query_len", "dtype"}};
+  for (const SupportRow& row : rows) {
+    if (!row.supported) continue;
+    lines.push_back({row.device, row.op, row.method, fmt::format("{} {}", row.kernel, row.isa),
+                     ranges(row.head_dims), ranges(row.groups), ranges(row.page_sizes),
+                     ranges(row.query_lens), fmt::format("{}", fmt::join(row.dtypes, " "))});
+  }
+  std::array<size_t, kColumns> widths = {};
+  for (const auto& line : lines) {
+    for (size_t c = 0; c < kColumns; ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    for (size_t c = 0; c + 1 < kColumns; ++c) text += fmt::format("{:<{}}  ", line[c], widths[c]);
+    text += line.back() + "\n";
+  }
+  for (const SupportRow& row : rows) {
+    const std::string name = fmt::format("{} {} {}", row.device, row.op, row.method);
+    text += row.supported
+                ? fmt::format("{}: {}\n", name,
+                              row.options.empty() ? "no soft_cap, sliding_window, learned_sinks"
+                                                  : fmt::format("{}", fmt::join(row.options, ", ")))
+                : fmt::format("{}: not supported: {}\n", name, row.reason);
+  }
+  return text;
 }
 
 std::vector<ShapeKernel> common_shapes(const DeviceInfo& device) {

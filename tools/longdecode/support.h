@@ -11,8 +11,9 @@
 
 namespace longdecode::tool {
 
-// One row of the support matrix: an operation and a method.
+// One row of the support matrix: an operation and a method on a device.
 struct SupportRow {
+  std::string device;  // "cpu", "cuda"
   std::string op;      // "gqa", "mla"
   std::string method;  // "dense", "ffd"
   bool supported = false;
@@ -21,13 +22,18 @@ struct SupportRow {
   std::string isa;
   std::vector<int32_t> head_dims;  // MLA: the width of the latent row
   std::vector<int32_t> page_sizes;
-  std::vector<std::string> dtypes;  // of K and V
-  std::vector<int32_t> groups;      // query heads per kv head (MLA: query heads)
+  std::vector<std::string> dtypes;   // of K and V
+  std::vector<int32_t> groups;       // query heads per kv head (MLA: query heads)
+  std::vector<int32_t> query_lens;   // new tokens of a sequence
+  std::vector<std::string> options;  // of soft_cap, sliding_window, learned_sinks
 };
 
-// Every operation and method of the library on `device`. A value counts as supported when it is
-// with the first supported values of the other columns.
+// Every operation and method of the library on `device`. A column holds every value of its range
+// that is supported with the common values of the other columns.
 std::vector<SupportRow> support_matrix(const DeviceInfo& device);
+
+// The rows as a table for people, "64 80 96-98" for lists.
+std::string support_table(const std::vector<SupportRow>& rows);
 
 // What select_kernel gives for a few shapes that models have.
 struct ShapeKernel {

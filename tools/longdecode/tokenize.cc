@@ -16,6 +16,11 @@
 namespace longdecode::tool {
 namespace {
 
+constexpr const char* kExamples = R"(
+Examples:
+  longdecode tokenize -m model.gguf -p "Once upon a time"
+  longdecode tokenize -m model.gguf -f question.txt --chat --json -)";
+
 struct TokenizeOptions {
   PromptOptions prompt;
   std::string json_path;
@@ -57,6 +62,7 @@ void add_tokenize(CLI::App& app, Status& outcome) {
   add_prompt_options(*command, options->prompt);
   command->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout alone for -")
       ->type_name("FILE");
+  command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check_prompt_options(*command, options->prompt);
     if (outcome.ok()) outcome = run_tokenize(*options);

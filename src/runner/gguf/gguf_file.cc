@@ -75,12 +75,13 @@ const GgufValue* GgufFile::find(std::string_view key) const {
 
 namespace {
 
-Status wrong_type(std::string_view key, const GgufValue& value, const char* wanted) {
+Status wrong_type(const GgufFile& file, std::string_view key, const GgufValue& value,
+                  const char* wanted) {
   if (value.type == GgufType::kArray) {
-    return invalid_argument("key '{}' is an array of {}; {} is needed", printable(key),
-                            gguf_type_name(value.element_type), wanted);
+    return invalid_argument("'{}': key '{}' is an array of {}; {} is needed", file.path(),
+                            printable(key), gguf_type_name(value.element_type), wanted);
   }
-  return invalid_argument("key '{}' has type {}; {} is needed", printable(key),
+  return invalid_argument("'{}': key '{}' has type {}; {} is needed", file.path(), printable(key),
                           gguf_type_name(value.type), wanted);
 }
 
@@ -136,10 +137,10 @@ Result<int64_t> GgufFile::get_int(std::string_view key, int64_t min, int64_t max
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
   ByteReader reader(value->bytes);
   const std::optional<int64_t> number = take_int(value->type, &reader);
-  if (!number) return wrong_type(key, *value, "an integer");
+  if (!number) return wrong_type(*this, key, *value, "an integer");
   if (*number < min || *number > max) {
-    return invalid_argument("key '{}' is {}; {} to {} is allowed", printable(key), *number, min,
-                            max);
+    return invalid_argument("'{}': key '{}' is {}; {} to {} is allowed", path(), printable(key),
+                            *number, min, max);
   }
   return *number;
 }
@@ -148,22 +149,23 @@ Result<double> GgufFile::get_float(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
   ByteReader reader(value->bytes);
   const std::optional<double> number = take_float(value->type, &reader);
-  if (!number) return wrong_type(key, *value, "float32 or float64");
+  if (!number) return wrong_type(*this, key, *value, "float32 or float64");
   if (!std::isfinite(*number)) {
-    return invalid_argument("key '{}' is {}; a finite number is needed", printable(key), *number);
+    return invalid_argument("'{}': key '{}' is {}; a finite number is needed", path(),
+                            printable(key), *number);
   }
   return *number;
 }
 
 Result<bool> GgufFile::get_bool(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
-  if (value->type != GgufType::kBool) return wrong_type(key, *value, "bool");
+  if (value->type != GgufType::kBool) return wrong_type(*this, key, *value, "bool");
   return value->bytes[0] != 0;
 }
 
 Result<std::string_view> GgufFile::get_string(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
-  if (value->type != GgufType::kString) return wrong_type(key, *value, "string");
+  if (value->type != GgufType::kString) return wrong_type(*this, key, *value, "string");
   std::string_view text;
   ByteReader(value->bytes).read_string(&text);
   return text;
@@ -187,7 +189,7 @@ Result<std::string_view> GgufFile::get_string_or(std::string_view key,
 Result<std::vector<std::string_view>> GgufFile::get_strings(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
   if (value->type != GgufType::kArray || value->element_type != GgufType::kString) {
-    return wrong_type(key, *value, "an array of strings");
+    return wrong_type(*this, key, *value, "an array of strings");
   }
   ByteReader reader(value->bytes);
   std::vector<std::string_view> texts(value->count);
@@ -199,10 +201,11 @@ Result<std::vector<int64_t>> GgufFile::get_ints(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
   ByteReader reader(value->bytes);
   std::vector<int64_t> numbers;
-  if (value->type != GgufType::kArray) return wrong_type(key, *value, "an array of integers");
+  if (value->type != GgufType::kArray)
+    return wrong_type(*this, key, *value, "an array of integers");
   for (uint64_t i = 0; i < value->count; ++i) {
     const std::optional<int64_t> number = take_int(value->element_type, &reader);
-    if (!number) return wrong_type(key, *value, "an array of integers");
+    if (!number) return wrong_type(*this, key, *value, "an array of integers");
     numbers.push_back(*number);
   }
   return numbers;
@@ -212,10 +215,10 @@ Result<std::vector<float>> GgufFile::get_floats(std::string_view key) const {
   LD_ASSIGN_OR_RETURN(const GgufValue* value, require(key));
   ByteReader reader(value->bytes);
   std::vector<float> numbers;
-  if (value->type != GgufType::kArray) return wrong_type(key, *value, "an array of floats");
+  if (value->type != GgufType::kArray) return wrong_type(*this, key, *value, "an array of floats");
   for (uint64_t i = 0; i < value->count; ++i) {
     const std::optional<double> number = take_float(value->element_type, &reader);
-    if (!number) return wrong_type(key, *value, "an array of floats");
+    if (!number) return wrong_type(*this, key, *value, "an array of floats");
     numbers.push_back(static_cast<float>(*number));
   }
   return numbers;

@@ -42,8 +42,26 @@ Result<TokenizerData> tokenizer_data(const GgufFile& file) {
   return data;
 }
 
+namespace {
+
+// A model that chose an id without a token would lose text silently; an id without a row of the
+// embedding has no meaning.
+Status check_embedding_rows(const GgufFile& file, const TokenizerData& data) {
+  const GgufTensor* embedding = file.find_tensor("token_embd.weight");
+  if (embedding == nullptr) return {};  // a file of the vocabulary alone
+  const auto num_tokens = static_cast<int64_t>(data.tokens.size());
+  if (embedding->shape[1] == num_tokens) return {};
+  return data_loss(
+      "'{}': the tokenizer has {} tokens and tensor 'token_embd.weight' {} rows; "
+      "they must be as many",
+      printable(file.path()), num_tokens, embedding->shape[1]);
+}
+
+}  // namespace
+
 Result<Tokenizer> load_tokenizer(const GgufFile& file) {
   LD_ASSIGN_OR_RETURN(TokenizerData data, tokenizer_data(file));
+  LD_RETURN_IF_ERROR(check_embedding_rows(file, data));
   Result<Tokenizer> tokenizer = Tokenizer::create(std::move(data));
   if (tokenizer.ok()) return tokenizer;
   const Status status = tokenizer.status();

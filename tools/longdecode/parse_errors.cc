@@ -1,0 +1,129 @@
+#include "parse_errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+namespace longdecode::tool {
+namespace {
+
+// The command that was parsed, as deep as it was named.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? app : chosen_command(*parsed[0]);
+}
+
+// CLI11's own message does not name what was given or what there is.
+std::string missing_command(const CLI::App& app, int argc, char** argv) {
+  std::vector<const CLI::App*> commands = app.get_subcommands({});
+  int depth = 1;
+  for (; depth < argc; ++depth) {
+    const auto named = [&](const CLI::App* command) { return command->get_name() == argv[depth]; };
+    const auto found = std::find_if(commands.begin(), commands.end(), named);
+    if (found == commands.end()) break;
+    commands = (*found)->get_subcommands({});
+  }
+  std::string allowed;
+  for (const CLI::App* command : commands) {
+    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
+  }
+  const bool has_word = depth < argc && argv[depth][0] != '-';
+  return fmt::format("{}{}; allowed: {} (see longdecode --help)",
+                     has_word ? "unknown command " : "",
+                     has_word ? argv[depth] : "no command given", allowed);
+}
+
+// Of an option's type, as CLI11 names it.
+const char* allowed_values(const std::string& type) {
+  if (type == "INT") return "an integer";
+  if (type == "UINT") return "an integer, 0 or more";
+  if (type == "FLOAT") return "a number";
+  return "true or false";
+}
+
+// "Could not convert: --temp = abc" does not say what would do.
+std::string bad_conversion(const CLI::App& command, const std::string& message) {
+  constexpr std::string_view kPrefix = "Could not convert: ";
+  const size_t equals = message.find(" = ");
+  if (message.rfind(kPrefix, 0) != 0 || equals == std::string::npos) return message;
+  const std::string name = message.substr(kPrefix.size(), equals - kPrefix.size());
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr) return message;
+  return fmt::format("{} is \"{}\"; allowed: {}", name, message.substr(equals + 3),
+                     allowed_values(option->get_type_name()));
+}
+
+// "--temp", "-n" and so on.
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  return names;
+}
+
+bool mentions(const std::string& message, const std::string& name) {
+  const auto is_word = [](char c) {
+    return c == '-' || c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  };
+  for (size_t at = message.find(name); at != std::string::npos; at = message.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if ((at == 0 || !is_word(message[at - 1])) && (end == message.size() || !is_word(message[end])))
+      return true;
+  }
+  return false;
+}
+
+// Whether the option stands on the command line: "--temp 1", "--temp=1", "-n 1", "-n1".
+bool is_given(const std::string& name, int argc, char** argv) {
+  const bool is_long = name.rfind("--", 0) == 0;
+  return std::any_of(argv + 1, argv + argc, [&](const char* argument) {
+    const std::string_view text = argument;
+    if (text.substr(0, name.size()) != name) return false;
+    return !is_long || text.size() == name.size() || text[name.size()] == '=';
+  });
+}
+
+}  // namespace
+
+void refuse_empty_file_names(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_type_name() != "FILE") continue;
+    option->check([](const std::string& path) {
+      return path.empty() ? std::string("the name is empty; allowed: a file name") : std::string();
+    });
+  }
+  for (CLI::App* command : app.get_subcommands({})) refuse_empty_file_names(*command);
+}
+
+std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, int argc,
+                             char** argv) {
+  const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+                          std::string(error.what()).find("subcommand") != std::string::npos;
+  if (no_command) return missing_command(app, argc, argv);
+  const std::string text = bad_conversion(chosen_command(app), error.what());
+  return name_environment(app, argc, argv, text);
+}
+
+std::string name_environment(const CLI::App& app, int argc, char** argv,
+                             const std::string& message) {
+  for (const CLI::Option* option : chosen_command(app).get_options()) {
+    const std::string variable = option->get_envname();
+    if (variable.empty()) continue;
+    const char* value = std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    const std::vector<std::string> names = names_of(*option);
+    const auto given = [&](const std::string& name) { return is_given(name, argc, argv); };
+    const auto meant = [&](const std::string& name) { return mentions(message, name); };
+    if (std::any_of(names.begin(), names.end(), given)) continue;
+    if (std::any_of(names.begin(), names.end(), meant)) {
+      return fmt::format("{} (set by {})", message, variable);
+    }
+  }
+  return message;
+}
+
+}  // namespace longdecode::tool
