@@ -1,5 +1,6 @@
 # The shared library, and the installed CMake package:
 #   find_package(longdecode [COMPONENTS static|shared]) -> longdecode::longdecode
+# and longdecode.pc for the shared library.
 # Everything is compiled once, with PIC and hidden visibility. `longdecode` is the static library,
 # which the tests, the runner and the tools link because they use internal functions.
 include(CMakePackageConfigHelpers)
@@ -42,6 +43,12 @@ if(LONGDECODE_BUILD_SHARED)
     NAMELINK_COMPONENT ${component})
   install(EXPORT longdecodeSharedTargets NAMESPACE longdecode::
     DESTINATION ${package_dir} COMPONENT ${component})
+  # pkg-config, relative to the file itself: the installed tree may be moved.
+  set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  file(RELATIVE_PATH LONGDECODE_PC_PREFIX /${pc_dir} /)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/longdecode.pc.in
+    ${PROJECT_BINARY_DIR}/longdecode.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/longdecode.pc DESTINATION ${pc_dir} COMPONENT ${component})
 endif()
 
 if(BUILD_SHARED_LIBS)

