@@ -44,6 +44,18 @@ class AbsoluteValues : public ref::KvSource {
   const ref::KvSource& kv_;
 };
 
+double largest_value(const ref::KvSource& kv) {
+  std::vector<double> row(static_cast<size_t>(kv.value_dim()));
+  double largest = 0.0;
+  for (int32_t h = 0; h < kv.num_kv_heads(); ++h) {
+    for (int64_t j = 0; j < kv.kv_len(); ++j) {
+      kv.value(h, j, row.data());
+      for (const double v : row) largest = std::max(largest, std::abs(v));
+    }
+  }
+  return largest;
+}
+
 // E of check.h per row [query_len, num_q_heads].
 std::vector<double> score_errors(const ref::AttentionProblem& problem, const ref::PagedSource& kv) {
   const int32_t dim = kv.key_dim();
@@ -82,6 +94,7 @@ struct Expected {
   ref::DecodeResult result;
   std::vector<double> score_error;  // per valid row
   std::vector<double> absolute;     // sum_j p_j |v_j|, as o
+  double largest_value = 0.0;       // max |v|
 };
 
 // NaN and infinity match exactly, whatever the limit; infinite scores (E of check.h) have none.
@@ -97,6 +110,8 @@ std::string check_rows(const PagedProblem& problem, const Outputs& outputs, int3
   const auto dim = static_cast<size_t>(desc.format.value_dim);
   const auto rows = static_cast<size_t>(problem.args().query_len * desc.num_q_heads);
   const double sum_error = softmax_error(problem.args().batch.kv_lens[b]);
+  const double floor =
+      outputs.weight_floor * problem.args().batch.kv_lens[b] * expected.largest_value;
   for (size_t r = 0; r < rows; ++r) {
     const std::string where =
         fmt::format("batch {} query {} head {}: ", b, r / static_cast<size_t>(desc.num_q_heads),
@@ -114,7 +129,8 @@ std::string check_rows(const PagedProblem& problem, const Outputs& outputs, int3
       const double ref_o = expected.result.attention.o[r * dim + c];
       const double sum = valid ? expected.absolute[r * dim + c] : 0.0;
       const double limit =
-          output_unit(desc.q_dtype) * std::abs(ref_o) + (2 * error + sum_error) * sum +
+          output_unit(desc.q_dtype) * std::abs(ref_o) +
+          (2 * error + sum_error + outputs.weight_unit) * sum + floor +
           (desc.q_dtype == DType::kF16 ? 0x1p-25 : kUnderflow);  // 0x1p-25: half of its spacing
       if (!is_near(o, ref_o, limit)) {
         return where + fmt::format("o[{}] is {}, should be {} +- {}", c, o, ref_o, limit);
@@ -219,6 +235,7 @@ std::string check_sequence(const PagedProblem& problem, const Outputs& outputs, 
   ref::AttentionProblem absolute_attention = attention;
   absolute_attention.kv = &absolute;
   expected.absolute = ref::attend(absolute_attention, tiles).o;
+  if (outputs.weight_floor > 0.0) expected.largest_value = largest_value(kv);
   std::string fault = check_rows(problem, outputs, b, expected);
   if (!fault.empty()) return fault;
   return ffd ? check_statistics(problem, outputs, b, expected)

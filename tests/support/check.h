@@ -1,9 +1,12 @@
 // Compares a run with the reference. The tolerances are derived:
-//   |o - ref| <= u_out |ref| + (2 E + P) sum_j p_j |v_j|,   |lse - ref| <= E + P + 2^-22 |ref|
+//   |o - ref| <= u_out |ref| + (2 E + P + W) sum_j p_j |v_j| + F,
+//   |lse - ref| <= E + P + 2^-22 |ref|
 //   E = u_32 (dim / 8 + 16) max_j softmax_scale sum_c |q_c| (|k_jc| + 2 d_c): a dot product in fp32
 //       with 8 or more partial sums, in the terms that a kernel adds up (d_c: the 2-bit step, 0 if
 //       the key is plain);
-//   P = 2^-20 + u_32 sqrt(kv_len): exp, and the fp32 sums over the tokens.
+//   P = 2^-20 + u_32 sqrt(kv_len): exp, and the fp32 sums over the tokens;
+//   W = weight_unit of the outputs, where a kernel rounds its weights p_j to 16 bits; F =
+//       weight_floor kv_len max |v|, those that are subnormal then.
 // u is half a unit in the last place: u_32 of fp32, u_out of the dtype of O.
 #ifndef LONGDECODE_TESTS_SUPPORT_CHECK_H_
 #define LONGDECODE_TESTS_SUPPORT_CHECK_H_

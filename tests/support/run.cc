@@ -159,6 +159,16 @@ Outputs run_plan(const DecodeDesc& desc, const DecodeArgs& args, const RunOption
   return outputs;
 }
 
+Outputs run_with(const DecodeDesc& desc, const DecodeArgs& args, const ExecuteFn& execute) {
+  OutputBuffers buffers(desc, args, true);
+  DecodeArgs run_args = args;
+  buffers.attach(&run_args);
+  Outputs outputs;
+  outputs.status = execute(desc, run_args);
+  if (outputs.status.ok()) buffers.read(desc, run_args, &outputs);
+  return outputs;
+}
+
 void set_sequence(const DecodeDesc& desc, const DecodeArgs& args, int32_t batch_idx,
                   const ref::AttentionOutput& attention, Outputs* outputs) {
   const size_t num_rows = static_cast<size_t>(args.query_len * desc.num_q_heads);

@@ -22,12 +22,17 @@ struct Outputs {
   std::vector<int64_t> tokens_scanned, tokens_attended, bytes_read;  // [batch, num_kv_heads]
   std::vector<double> pseudo_max, dropped_mass_bound;                // as lse
   std::vector<ref::TileSet> tiles;                                   // [batch]; FFD only
-  std::string damage;  // writes outside the outputs, or nothing
+  std::string damage;         // writes outside the outputs, or nothing
+  double weight_unit = 0.0;   // half a unit in the last place of the softmax weights, 0: fp32's
+  double weight_floor = 0.0;  // the rounding of weights that are subnormal, of a largest one of 1
 };
 
 // Anything that takes what DecodePlan takes (args without outputs): the library, the reference, or
 // a mutant of either.
 using DecodeFn = std::function<Outputs(const DecodeDesc&, const DecodeArgs&)>;
+
+// Fills the outputs that args name, as DecodePlan::run would, all in host memory.
+using ExecuteFn = std::function<Status(const DecodeDesc&, const DecodeArgs&)>;
 
 struct RunOptions {
   int32_t num_threads = 0;  // 0: as detected
@@ -35,6 +40,9 @@ struct RunOptions {
   bool sparse_workspace = false;  // one too large to fill with poison
   int32_t num_runs = 1;  // of the same plan and workspace; the last one's outputs are returned
 };
+
+// The outputs of one run of `execute`, poisoned before it.
+Outputs run_with(const DecodeDesc& desc, const DecodeArgs& args, const ExecuteFn& execute);
 
 // The CPU of this process. LONGDECODE_TEST_WITHOUT_AMX=1: as if it had no matrix unit.
 const DeviceInfo& cpu_device();
