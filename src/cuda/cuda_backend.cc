@@ -8,6 +8,8 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/host/status.h"
+#include "cuda/kernels/gqa_append/gqa_append.h"
+#include "cuda/kernels/gqa_decode/select.h"
 #include "cuda/kernels/merge_partials/merge_partials.h"
 #include "cuda/kernels/mla_append/mla_append.h"
 #include "cuda/kernels/mla_decode/select.h"
@@ -49,20 +51,20 @@ class CudaBackend final : public Backend {
 
   Result<KernelChoice> select(const DecodeDesc& desc, const DeviceInfo& device) const override {
     if (desc.format.op == Op::kMla) return select_mla_decode(desc, device);
-    return no_gqa();
+    if (desc.method == Method::kDense) return select_gqa_decode(desc, device);
+    return no_ffd();
   }
 
   Result<std::unique_ptr<DecodeKernel>> make_decode(const DecodeDesc& desc,
                                                     const DeviceInfo& device) const override {
     if (desc.format.op == Op::kMla) return make_mla_decode(desc, device);
-    return no_gqa();
+    if (desc.method == Method::kDense) return make_gqa_decode(desc, device);
+    return no_ffd();
   }
 
   Status append(const AppendArgs& args, const DeviceInfo& device,
                 StreamHandle stream) const override {
-    if (args.kv.format.op != Op::kMla) {
-      return unsupported("append: the CUDA backend writes plain MLA caches; this one is GQA");
-    }
+    if (args.kv.format.op == Op::kGqa) return append_gqa(args, device, stream);
     return append_mla(args, device, stream);
   }
 
@@ -105,8 +107,8 @@ class CudaBackend final : public Backend {
   bool host_readable() const override { return false; }
 
  private:
-  static Status no_gqa() {
-    return unsupported("the CUDA backend serves MLA; it has no kernel for GQA, dense or ffd");
+  static Status no_ffd() {
+    return unsupported("method is ffd; the CUDA backend serves dense GQA and MLA");
   }
 };
 

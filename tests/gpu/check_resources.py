@@ -8,8 +8,10 @@ import pathlib
 import re
 import sys
 
-# Registers per thread: 65536 / threads, and at most 255.
-REGISTER_LIMITS = {"rows8": 255, "rows16": 255, "rows32": 255, "rows48": 128, "rows64": 128}
+# Registers per thread, by the last part of the instance's name: 65536 / threads (in whole groups of
+# four warps), and at most 255. rowsN: mla_decode; dimN: gqa_decode.
+REGISTER_LIMITS = {"rows8": 255, "rows16": 255, "rows32": 255, "rows48": 128, "rows64": 128,
+                   "dim64": 96, "dim96": 128, "dim128": 96, "dim256": 168}
 # The merge kernel must be resident beside the decode kernel: 2 CTAs of 256 threads an SM.
 MERGE_REGISTERS = 128
 

@@ -1,0 +1,43 @@
+// Launches the merge kernel behind the decode kernel.
+#ifndef LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_
+#define LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/kernels/gqa_decode/merge.cuh"
+
+namespace longdecode::cuda::gqa {
+
+// Warps that share a slice so that each has at most kMergeLoads splits of a usual pair.
+inline int merge_warps_per_slice(const Params& params) {
+  const int pairs = params.batch * params.num_kv_heads;
+  const int splits = params.fixed_splits ? static_cast<int>(params.num_splits.value)
+                                         : static_cast<int>(params.num_workers.value) / pairs + 2;
+  int warps = 1;
+  while (warps < kMergeWarps && splits > kMergeLoads * warps) warps *= 2;
+  return warps;
+}
+
+template <int kInstance>
+cudaError_t launch_merge(const Params& params, cudaStream_t stream) {
+  const int warps_per_slice = merge_warps_per_slice(params);
+  const int slices_per_cta = kMergeWarps / warps_per_slice;
+  const int slices = Config<kInstances[kInstance]>::kDimBlocks;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3((slices + slices_per_cta - 1) / slices_per_cta,
+                        params.merges_by_pair ? params.batch * params.num_kv_heads
+                                              : static_cast<int>(params.num_workers.value),
+                        params.num_row_groups);
+  config.blockDim = dim3(32 * kMergeWarps);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, gqa_merge_kernel<kInstance>, params, warps_per_slice);
+}
+
+}  // namespace longdecode::cuda::gqa
+
+#endif  // LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_

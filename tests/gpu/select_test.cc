@@ -1,0 +1,109 @@
+// What the CUDA kernels of GQA serve and refuse, and with which reasons. Needs no GPU: selection is
+// a pure function of the descriptor and the device's facts.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/kernels/gqa_decode/decode_kernel.h"
+#include "longdecode/attention.h"
+
+namespace longdecode {
+namespace {
+
+DeviceInfo h200() {
+  DeviceInfo device;
+  device.type = DeviceType::kCuda;
+  device.compute_capability = 90;
+  device.num_sms = 132;
+  device.shared_memory_bytes = 232448;
+  return device;
+}
+
+DecodeDesc dense_desc(int32_t head_dim = 128, int32_t page_size = 64) {
+  DecodeDesc desc;
+  desc.format = KvFormat::gqa(KeyEncoding::kPlain, DType::kBF16, 8, head_dim, page_size);
+  desc.max_kv_len = 262144;
+  return desc;
+}
+
+std::string refusal(const DecodeDesc& desc, const DeviceInfo& device = h200()) {
+  const Result<KernelChoice> choice = select_kernel(desc, device);
+  return choice.ok() ? "served" : choice.status().message();
+}
+
+TEST(GqaSelect, ServesEveryShapeOfTheFamily) {
+  for (const int32_t head_dim : {64, 96, 128, 256}) {
+    for (const int32_t page_size : {16, 32, 64, 128}) {
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        DecodeDesc desc = dense_desc(head_dim, page_size);
+        desc.format.dtype = desc.q_dtype = dtype;
+        desc.soft_cap = 30.0f;
+        desc.sliding_window = 1000;
+        desc.learned_sinks = true;
+        desc.max_query_len = 8;
+        desc.max_batch = 65536;
+        desc.max_kv_len = 100000;
+        const Result<KernelChoice> choice = select_kernel(desc, h200());
+        ASSERT_TRUE(choice.ok()) << choice.status().message();
+        EXPECT_EQ(choice->name, "cuda/gqa_decode");
+        EXPECT_EQ(choice->isa, "sm_90a");
+      }
+    }
+  }
+}
+
+TEST(GqaSelect, RefusalsListEveryReason) {
+  DeviceInfo old = h200();
+  old.compute_capability = 80;
+  DecodeDesc desc = dense_desc(80, 1);
+  const std::string reasons = refusal(desc, old);
+  EXPECT_NE(reasons.find("compute_capability is 80"), std::string::npos) << reasons;
+  EXPECT_NE(reasons.find("head_dim is 80"), std::string::npos) << reasons;
+  EXPECT_NE(reasons.find("page_size is 1;"), std::string::npos) << reasons;
+  desc = dense_desc();
+  desc.q_dtype = DType::kF16;
+  EXPECT_NE(refusal(desc).find("q_dtype is 1"), std::string::npos) << refusal(desc);
+  desc = dense_desc();
+  desc.format.keys = KeyEncoding::kTwoPlane;
+  EXPECT_NE(refusal(desc).find("keys are two-plane"), std::string::npos) << refusal(desc);
+  desc = dense_desc();
+  desc.max_batch = 1 << 30;
+  EXPECT_NE(refusal(desc).find("at most 2^31 - 1"), std::string::npos) << refusal(desc);
+}
+
+TEST(GqaRunShape, RowGroupsFillCtasAndWorkersFillTheDevice) {
+  const DecodeDesc desc = dense_desc();
+  const auto one = cuda::gqa::run_shape(desc, h200(), 1, 1);
+  EXPECT_EQ(one.num_row_groups, 1);
+  EXPECT_EQ(one.num_workers, 264);
+  EXPECT_TRUE(one.may_split);
+  EXPECT_TRUE(one.merges_by_pair);
+  const auto five = cuda::gqa::run_shape(desc, h200(), 1, 8);  // 32 rows
+  EXPECT_EQ(five.num_row_groups, 4);
+  EXPECT_EQ(five.num_row_blocks, 1);
+  EXPECT_EQ(five.num_workers, 132);
+  DecodeDesc wide = dense_desc();
+  wide.num_q_heads = 8 * 16;
+  const auto most = cuda::gqa::run_shape(wide, h200(), 40, 8);  // 128 rows
+  EXPECT_EQ(most.num_row_groups, 16);
+  EXPECT_EQ(most.num_row_blocks, 4);
+  EXPECT_EQ(most.num_workers, 33);
+  EXPECT_FALSE(most.merges_by_pair);
+}
+
+TEST(GqaRunShape, FixedSplitsDoNotDependOnTheRun) {
+  DecodeDesc desc = dense_desc();
+  desc.batch_invariant = true;
+  desc.max_batch = 3;
+  desc.max_query_len = 4;
+  const int32_t splits = cuda::gqa::run_shape(desc, h200(), 3, 4).num_splits;
+  EXPECT_EQ(splits, 132 / 24);
+  for (int32_t query_len = 1; query_len <= 4; ++query_len) {
+    const auto shape = cuda::gqa::run_shape(desc, h200(), 1, query_len);
+    EXPECT_EQ(shape.num_splits, splits);
+    EXPECT_EQ(shape.num_workers, 8 * splits);
+  }
+}
+
+}  // namespace
+}  // namespace longdecode
