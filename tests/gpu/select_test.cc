@@ -67,7 +67,7 @@ TEST(GqaSelect, RefusalsListEveryReason) {
   desc.format.keys = KeyEncoding::kTwoPlane;
   EXPECT_NE(refusal(desc).find("keys are two-plane"), std::string::npos) << refusal(desc);
   desc = dense_desc();
-  desc.max_batch = 1 << 30;
+  desc.max_batch = 1 << 20;
   EXPECT_NE(refusal(desc).find("at most 2^31 - 1"), std::string::npos) << refusal(desc);
 }
 
