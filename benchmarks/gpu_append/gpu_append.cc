@@ -69,8 +69,9 @@ Result<std::string> measure(const Shape& shape, const DeviceInfo& device, GpuTim
     return TensorView::contiguous(chunk.data, DType::kBF16,
                                   {1, new_tokens[0], kHeads, shape.head_dim});
   };
+  const AppendArgs args{cache.layer(0), cache.step(), view(k), view(v)};
   LD_ASSIGN_OR_RETURN(const GpuTimes times, timer.measure([&](cudaStream_t stream) {
-    return cache.append(0, view(k), view(v), stream);
+    return append_kv(args, device, stream);
   }));
   // Read once and written once.
   const int64_t bytes =
