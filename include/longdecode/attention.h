@@ -29,8 +29,10 @@ namespace longdecode {
 // j is a candidate when its 2-bit score + margin >= m~ - delta; a 16-token tile that holds a sink,
 // a recent token or a candidate (of any head of the group, any query token) is attended exactly.
 struct FfdOptions {
-  float delta = 5.0f;           // nats, >= 0; infinity keeps every token
-  float margin_sigmas = 0.0f;   // >= 0; margin = this * standard deviation of the 2-bit noise
+  float delta = 5.0f;  // nats, >= 0; infinity keeps every token
+  // >= 0; margin = this * standard deviation of the 2-bit noise. 0.5 halves the tiles that the
+  // noise drops although exact scores keep them (docs/adr/0006-key-format.md).
+  float margin_sigmas = 0.5f;
   bool certified = false;       // worst-case margin: no token with s >= m~ - delta is missed
   int32_t sink_tokens = 128;    // >= 0, the first tokens of the sequence
   int32_t recent_tokens = 128;  // >= 0, counted back from each query token's own position

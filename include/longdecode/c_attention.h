@@ -25,6 +25,7 @@ static inline ld_ffd_options ld_ffd_options_default(void) {
   memset(&options, 0, sizeof options);
   options.struct_size = sizeof options;
   options.delta = 5.0f;
+  options.margin_sigmas = 0.5f;
   options.sink_tokens = 128;
   options.recent_tokens = 128;
   return options;

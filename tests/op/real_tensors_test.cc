@@ -22,6 +22,7 @@ ProblemSpec real_spec(Method method, DType dtype, int32_t page_size, int32_t lay
                       int32_t query_len) {
   static const auto dump = tests::load_safetensors("tests/data/smollm2_qkv.safetensors");
   ProblemSpec spec = gqa_spec(method, dtype, kQHeads, kKvHeads, kHeadDim, page_size, {kv_len});
+  spec.desc.ffd = FfdOptions{};
   spec.query_len = query_len;
   spec.note = "layer " + std::to_string(layer) + " of the dump";
   spec.edit = [layer](LogicalSequence& s, int32_t) {

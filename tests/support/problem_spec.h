@@ -60,6 +60,7 @@ struct ProblemSpec {
   std::string note;  // names the edit in the repro line
 };
 
+// FFD: the default options, but no margin.
 ProblemSpec gqa_spec(Method method, DType dtype, int32_t num_q_heads, int32_t num_kv_heads,
                      int32_t head_dim, int32_t page_size, std::vector<int32_t> kv_lens);
 ProblemSpec mla_spec(DType dtype, int32_t num_q_heads, int32_t page_size,

@@ -1,6 +1,7 @@
 // The key format study's evaluator: its grids, its measures, and the product beside it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
@@ -201,8 +202,15 @@ TEST(Study, KeepsWhatTheProductsKernelKeeps) {
   ASSERT_TRUE(result.ok());
   double expected = 0.0;
   for (size_t i = 0; i < sample.positions.size(); ++i) expected += product_kept(sample, i) / 4;
-  // Variant 1 (the product's query of 8 bits), page 128, tile 16, no margin, delta 5.
-  const SelectionSums& sums = (*result)[0].sums.selections[3][0];
+  const std::vector<SelectionRule> rules = selection_rules();
+  const FfdOptions options;  // as product_kept() runs
+  const auto rule = std::find_if(rules.begin(), rules.end(), [&](const SelectionRule& r) {
+    return r.tile == kTileTokens && r.margin_sigmas == options.margin_sigmas &&
+           r.delta == options.delta;
+  });
+  ASSERT_NE(rule, rules.end());
+  // Variant 1 (the product's query of 8 bits), page 128.
+  const SelectionSums& sums = (*result)[0].sums.selections[3][size_t(rule - rules.begin())];
   EXPECT_LT(expected, 0.9);
   EXPECT_NEAR(sums.kept / sums.queries, expected, 0.002);  // a tile on the edge of the threshold
 }

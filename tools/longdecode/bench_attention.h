@@ -28,7 +28,7 @@ struct ShapeRequest {
   std::string workload = "planted";
   double near_threshold = 0.01;
   float delta = 5.0f;
-  float margin_sigmas = 0.0f;
+  float margin_sigmas = FfdOptions{}.margin_sigmas;
   bool certified = false;
   int32_t sink_tokens = 128;
   int32_t recent_tokens = 128;
