@@ -134,7 +134,7 @@ Json selection_row(const Slice& slice, size_t grid_idx, const GridVariant& varia
           ratio(s.exact_dropped_mass, s.rows)};
 }
 
-bool is_default(const SelectionRule& rule) {
+bool is_plain(const SelectionRule& rule) {
   return rule.tile == 16 && rule.margin_sigmas == 0.0 && rule.delta == 5.0;
 }
 
@@ -163,9 +163,9 @@ bool wanted_of_sources(const Slice& slice, size_t, const SelectionRule& rule) {
   return slice.source == kAllTexts || rule.tile == 16;
 }
 
-// The default rule for every grid, every margin and delta for the product's.
+// The plain rule for every grid, every margin and delta for the product's.
 bool wanted_of_layers(const Slice&, size_t grid_idx, const SelectionRule& rule) {
-  return is_default(rule) || (grid_idx == kProductGrid && rule.tile == 16);
+  return is_plain(rule) || (grid_idx == kProductGrid && rule.tile == 16);
 }
 
 const Json kPseudoMaxColumns = {"source",           "layers",      "rows",       "from_first_token",
@@ -257,7 +257,7 @@ std::string study_table(const std::vector<LayerResult>& layers) {
     for (size_t v = 0; v < variants.size(); ++v) {
       const size_t g = v * kPageSizes.size() + 1;
       for (size_t r = 0; r < rules.size(); ++r) {
-        if (!is_default(rules[r])) continue;
+        if (!is_plain(rules[r])) continue;
         const SelectionSums& s = slice.sums.selections[g][r];
         const study::ScoreSums& e = slice.sums.scores[g];
         table += fmt::format("{:<44}{:<32}{:>9.4f}{:>9.4f}{:>9.5f}{:>9.4f}\n",
