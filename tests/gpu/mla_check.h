@@ -12,7 +12,7 @@ struct Tolerance {
   double absolute = 0;         // of an output element, or
   double relative = 0;         // of it
   double cosine = 1;           // 1 - cosine of each row
-  double relative_rmse = 1;    // of all checked rows together; of fewer than 8 rows, 1.25 times it
+  double relative_rmse = 1;    // of all checked rows together
   double lse_absolute = 1e-6;  // or
   double lse_relative = 8.01 / 65536;
 };

@@ -163,6 +163,11 @@ void MlaWorkload::poison_output() {
   lse_buffer_->poison();
 }
 
+void MlaWorkload::poison_input() {
+  q_->poison();
+  pool_->poison();
+}
+
 Status MlaWorkload::run(cudaStream_t stream) { return plan_->run(args_, stream); }
 
 void MlaWorkload::fetch() {

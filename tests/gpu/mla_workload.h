@@ -74,7 +74,8 @@ class MlaWorkload {
   void refill(const MlaCase& c);
   Status run(cudaStream_t stream);
   void poison_output();
-  void fetch();  // output and lse to the host
+  void poison_input();  // Q and every page: NaN, until the next refill
+  void fetch();         // output and lse to the host
 
   Reference reference(const Row& row, const std::vector<float>& keys, Mutant mutant) const;
   std::vector<float> keys(int32_t sequence) const;  // [kv_len, 576], as stored

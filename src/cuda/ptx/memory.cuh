@@ -31,8 +31,38 @@ __device__ __forceinline__ int32_t load_global_i32(const int32_t* g_pointer) {
   return value;
 }
 
+// 16 bytes, loaded or stored as one: what another thread sees of them is all old or all new.
+__device__ __forceinline__ uint4 load_atomic_16(const uint4* g_pointer) {
+  uint64_t low, high;
+  asm volatile("{\n.reg .b128 v;\nld.relaxed.gpu.global.b128 v, [%2];\nmov.b128 {%0, %1}, v;\n}\n"
+               : "=l"(low), "=l"(high)
+               : "l"(g_pointer)
+               : "memory");
+  return make_uint4(static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+                    static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32));
+}
+
+__device__ __forceinline__ void store_atomic_16(uint4* g_pointer, uint4 v) {
+  asm volatile(
+      "{\n.reg .b128 v;\nmov.b128 v, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], v;\n}\n" ::"l"(
+          g_pointer),
+      "l"(uint64_t{v.y} << 32 | v.x), "l"(uint64_t{v.w} << 32 | v.z)
+      : "memory");
+}
+
+// Volatile, so that it is not taken from a register or the L1.
+__device__ __forceinline__ uint32_t load_global_volatile(const uint32_t* g_pointer) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(g_pointer) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void store_shared(uint32_t s_address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(s_address), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t s_address, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(s_address), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void store_shared(uint32_t s_address, float2 value) {
@@ -49,6 +79,12 @@ __device__ __forceinline__ void store_shared(uint32_t s_address, float4 value) {
 __device__ __forceinline__ float load_shared_float(uint32_t s_address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(s_address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint32_t load_shared_u32(uint32_t s_address) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(s_address) : "memory");
   return value;
 }
 
@@ -103,8 +139,15 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// 8x8 matrices of 16-bit elements, stored transposed; lane 8 i + r holds the address of row r of
-// matrix i.
+// 8x8 matrices of 16-bit elements; lane 8 i + r holds the address of row r of matrix i.
+__device__ __forceinline__ void store_matrix_x4(uint32_t s_row, uint32_t a, uint32_t b, uint32_t c,
+                                                uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s_row),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// The same, stored transposed.
 __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t s_row, uint32_t a, uint32_t b,
                                                            uint32_t c, uint32_t d) {
   asm volatile(

@@ -1,4 +1,5 @@
-// The arithmetic of a tile: S^T = K Q^T, softmax along M (the tokens), O^T += V^T P^T.
+// The arithmetic of a tile for up to 32 rows: S^T = K Q^T, softmax along M (the tokens), O^T += V^T
+// P^T. rows.cuh has the scores of more rows.
 //
 // Thread t of the scoring warpgroup (warp w, lane 4 g + c) holds scores of tokens 16 w + g and
 // 16 w + g + 8 and of query rows 8 j + 2 c + {0, 1}: scores[4 j + i] is token g + 8 (i / 2), row
@@ -92,10 +93,10 @@ __device__ __forceinline__ int exchange_halves(float (&value)[kSize], int offset
 template <class C, bool kSum>
 __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kThreadRows],
                                                uint32_t s_base, int tid) {
-  constexpr int kCount = C::kThreadRows == 12 ? 16 : C::kThreadRows;  // a power of two
+  constexpr int kCount = C::kThreadRows;  // a power of two
   float value[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) value[i] = i < C::kThreadRows ? thread_value[i] : 0.0f;
+  for (int i = 0; i < kCount; ++i) value[i] = thread_value[i];
   const int lane = tid & 31;
   int index = exchange_halves<kCount, kSum>(value, 16, lane);
   index += exchange_halves<(kCount > 1 ? kCount / 2 : 1), kSum>(value, 8, lane);
@@ -108,7 +109,7 @@ __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kT
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
     const int row = 8 * ((index + i) >> 1) + 2 * (lane & 3) + ((index + i) & 1);
-    if (kCount == C::kThreadRows || row < C::kRows) ptx::store_shared(s_row + row * 4, value[i]);
+    ptx::store_shared(s_row + row * 4, value[i]);
   }
 }
 
@@ -176,16 +177,14 @@ __device__ __forceinline__ uint32_t weights_row(uint32_t s_base, int tid) {
          (((2 * warp + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
 }
 
-// From scores to P^T in shared memory. With split roles, where rescaling O^T is on the critical
-// path, the maximum is kept until it is 2^8 too small (P <= 256); else it is exact, so that the
-// weight of a dominant token is 1 and not rounded. Calls take_factors(j, pair) with what O^T's rows
-// 8 j + 2 c, + 1 must be multiplied with; returns whether any factor is not 1.
-template <class C, class TakeFactors>
+// From scores to P^T in shared memory. The maximum is exact, so that the weight of a dominant token
+// is 1 and not rounded. row_factor: what the rows of O^T must be multiplied with; returns whether
+// any is not 1.
+template <class C>
 __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int tid,
                                              const float (&scores)[C::kAccumulator],
                                              SoftmaxState<C>& state,
-                                             const TakeFactors& take_factors) {
-  constexpr float kSlack = C::kSplitRoles ? 8.0f : 0.0f;
+                                             float (&row_factor)[C::kThreadRows]) {
   const uint32_t s_row = weights_row<C>(s_base, tid);
   bool changed = false;
   uint32_t packed[4];
@@ -198,12 +197,13 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
       tile_max[j + kAhead] = reduce_over_warps<C, false>(s_base, j + kAhead, tid & 3);
     }
     if (j < 0) continue;
-    float base[2], factor[2], p[4];
+    float base[2], p[4];
+    float* factor = row_factor + 2 * j;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float scaled = (i == 0 ? tile_max[j].x : tile_max[j].y) * scale;
       float& row_max = state.row_max[2 * j + i];
-      const bool raise = scaled > row_max + kSlack;
+      const bool raise = scaled > row_max;
       factor[i] = raise ? ptx::exp2_approx(row_max - scaled) : 1.0f;
       row_max = raise ? scaled : row_max;
       changed |= raise;
@@ -220,7 +220,6 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
       sum = fmaf(sum, factor[i], p[i] + p[i + 2]);
       packed[2 * (j & 1) + i] = ptx::pack_pair<C::kIsF16>(p[2 * i], p[2 * i + 1]);
     }
-    take_factors(j, make_float2(factor[0], factor[1]));
     if constexpr (C::kRowBlocks8 == 1) {
       ptx::store_matrix_x2_transposed(s_row, packed[0], packed[1]);
     } else if (j & 1) {

@@ -15,7 +15,7 @@ struct RunShape {
   int32_t num_row_blocks = 0;  // CTAs that share a worker's tiles, each with its own query rows
   int32_t num_workers = 0;
   int32_t num_splits = 0;  // of the strided schedule; 0: never strided
-  bool may_split = false;  // partial results may arise: the merge kernel runs
+  bool may_split = false;  // partial results may arise
 };
 RunShape run_shape(const DecodeDesc& desc, const DeviceInfo& device, int32_t batch,
                    int32_t query_len);

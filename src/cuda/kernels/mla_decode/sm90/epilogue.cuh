@@ -42,42 +42,45 @@ __device__ __forceinline__ int query_len_of(const Params& params, int sequence) 
 }
 
 template <class C>
-__device__ __forceinline__ float4* partial_of(const Params& params, int row_block, int slot) {
-  return reinterpret_cast<float4*>(params.g_partials) +
-         (static_cast<int64_t>(row_block) * 2 * params.num_workers.value + slot) *
-             C::kPartialFloat4;
+__device__ __forceinline__ uint4* partial_of(const Params& params, int row_block, int slot) {
+  return params.g_partials +
+         (static_cast<int64_t>(row_block) * 2 * params.num_workers.value + slot) * C::kPartialUnits;
 }
 
-// By the scoring warpgroup: sums over its warps, writes lse or (max, sum), and leaves in
-// s.row_inverse what the accumulators have to be multiplied with. A barrier must follow.
+// Four values with the upper 24 of their bits (an error below 2^-15, against 2^-11 of an fp16
+// output) and the run's tag: whoever reads the tag has the values too, without fence or flag.
+__device__ __forceinline__ uint4 pack_partial(float a, float b, float c, float d, uint32_t tag) {
+  const uint32_t last = __float_as_uint(d);
+  return make_uint4(__byte_perm(__float_as_uint(a), last, 0x3217),
+                    __byte_perm(__float_as_uint(b), last, 0x3216),
+                    __byte_perm(__float_as_uint(c), last, 0x3215), tag);
+}
+__device__ __forceinline__ float4 unpack_partial(const uint4& v) {
+  const uint32_t last = __byte_perm(__byte_perm(v.x, v.y, 0x0400), v.z, 0x3240);
+  return make_float4(__uint_as_float(v.x & ~0xffu), __uint_as_float(v.y & ~0xffu),
+                     __uint_as_float(v.z & ~0xffu), __uint_as_float(last & ~0xffu));
+}
+
+// By the 128 scoring threads, once s.row_stats is complete: the rows' (max, sum) to the partial, or
+// lse to the output and what the accumulators have to be multiplied with to s.row_inverse. A
+// barrier must follow.
 template <class C>
 __device__ __forceinline__ void finish_rows(const Params& params, uint32_t s_base,
                                             const Segment& segment, int row_block, int query_len,
-                                            SoftmaxState<C>& state, int tid) {
-  reduce_in_warp<C, true>(state.row_sum, s_base, tid);
-  ptx::named_barrier_sync(kScoreBarrier, 128);
-  if (tid >= 4) return;
-  const bool is_split = segment.num_splits > 1;
-  float4* g_rows =
-      partial_of<C>(params, row_block, partial_slot(segment.first_worker, segment.split)) +
-      C::kRows * 128;
-#pragma unroll
-  for (int j = 0; j < C::kRowBlocks8; ++j) {
-    const float2 sum = reduce_over_warps<C, true>(s_base, j, tid);
-    const float2 row_max = make_float2(state.row_max[2 * j], state.row_max[2 * j + 1]);
-    float2 factor = make_float2(1.0f, 1.0f);
-    if (is_split) {
-      __stcg(g_rows + 4 * j + tid, make_float4(row_max.x, sum.x, row_max.y, sum.y));
-    } else {
-      factor.x = sum.x > 0.0f ? ptx::reciprocal_approx(sum.x) : 0.0f;
-      factor.y = sum.y > 0.0f ? ptx::reciprocal_approx(sum.y) : 0.0f;
-      const int row = row_block * C::kRows + 8 * j + 2 * tid;
-      OutputRow(params, row, query_len)
-          .store_lse(params, segment.sequence, natural_lse(row_max.x, sum.x));
-      OutputRow(params, row + 1, query_len)
-          .store_lse(params, segment.sequence, natural_lse(row_max.y, sum.y));
-    }
-    ptx::store_shared(LD_SHARED(C, s_base, row_inverse) + (8 * j + 2 * tid) * 4, factor);
+                                            int tid) {
+  if (tid >= C::kRows) return;
+  const float2 row = ptx::load_shared_float2(LD_SHARED(C, s_base, row_stats) + 8 * tid);
+  if (segment.num_splits > 1) {
+    ptx::store_atomic_16(
+        partial_of<C>(params, row_block, partial_slot(segment.first_worker, segment.split)) +
+            C::kSlices * 32 + tid,
+        make_uint4(__float_as_uint(row.x), __float_as_uint(row.y), 0,
+                   ptx::load_shared_u32(LD_SHARED(C, s_base, tag))));
+  } else {
+    ptx::store_shared(LD_SHARED(C, s_base, row_inverse) + 4 * tid,
+                      row.y > 0.0f ? ptx::reciprocal_approx(row.y) : 0.0f);
+    OutputRow(params, row_block * C::kRows + tid, query_len)
+        .store_lse(params, segment.sequence, natural_lse(row.x, row.y));
   }
 }
 
@@ -91,9 +94,10 @@ __device__ __forceinline__ void store_transposed(uint32_t* g_to, uint32_t pair,
 // By every accumulating warpgroup, thread tid of 128, holding chunks first_chunk, ...
 template <class C>
 __device__ __forceinline__ void store_partial(
-    const Params& params, const Segment& segment, int row_block, int first_chunk,
+    const Params& params, uint32_t s_base, const Segment& segment, int row_block, int first_chunk,
     const float (&output)[C::kThreadChunks][C::kAccumulator], int tid) {
-  float4* g_to =
+  const uint32_t tag = ptx::load_shared_u32(LD_SHARED(C, s_base, tag));
+  uint4* g_to =
       partial_of<C>(params, row_block, partial_slot(segment.first_worker, segment.split)) +
       first_chunk * C::kRowBlocks8 * 128 + tid;
 #pragma unroll
@@ -101,7 +105,8 @@ __device__ __forceinline__ void store_partial(
 #pragma unroll
     for (int j = 0; j < C::kRowBlocks8; ++j) {
       const float* v = output[chunk] + 4 * j;
-      __stcg(g_to + (chunk * C::kRowBlocks8 + j) * 128, make_float4(v[0], v[1], v[2], v[3]));
+      ptx::store_atomic_16(g_to + (chunk * C::kRowBlocks8 + j) * 128,
+                           pack_partial(v[0], v[1], v[2], v[3], tag));
     }
   }
 }

@@ -1,62 +1,10 @@
-// The kernel: prologue, roles and their loops. merge.cuh has the second kernel, which joins the
-// partial results of sequences that were split.
+// The kernel: prologue, roles and their loops.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_KERNEL_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_KERNEL_CUH_
 
-#include "cuda/kernels/mla_decode/sm90/epilogue.cuh"
+#include "cuda/kernels/mla_decode/sm90/split_roles.cuh"
 
 namespace longdecode::cuda::mla_sm90 {
-
-// Position in a ring of `kSlots` and the parity of the phase that fills it next.
-template <int kSlots>
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == kSlots) slot = 0, parity ^= 1;
-  }
-};
-
-// The segment at a position, once the producer has published it.
-template <class C>
-__device__ __forceinline__ Segment read_segment(uint32_t s_base,
-                                                const RingPosition<kSegmentSlots>& position) {
-  ptx::mbarrier_wait(LD_SHARED(C, s_base, segment_full) + 8 * position.slot, position.parity);
-  const uint32_t s_segment = LD_SHARED(C, s_base, segments) + 32 * position.slot;
-  const int4 a = ptx::load_shared_int4(s_segment), b = ptx::load_shared_int4(s_segment + 16);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-
-// The consumer warp will not read the segment again.
-template <class C>
-__device__ __forceinline__ void release_segment(uint32_t s_base,
-                                                RingPosition<kSegmentSlots>& position) {
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) {
-    ptx::mbarrier_arrive(LD_SHARED(C, s_base, segment_empty) + 8 * position.slot);
-  }
-  position.advance();
-}
-
-// The query rows of the segment in shared memory, visible to wgmma. `loaded` says which
-// sequence's rows are there or on their way. By the 128 scoring threads.
-template <class C>
-__device__ __forceinline__ void prefetch_query(const Params& params, uint32_t s_base,
-                                               const Segment& segment, int row_block, int& loaded,
-                                               int tid) {
-  if (segment.num_tiles <= 0 || segment.sequence == loaded) return;
-  ptx::copy_async_wait_all();                   // of a wrong guess
-  ptx::named_barrier_sync(kScoreBarrier, 128);  // every warp is done reading the old rows
-  load_query<C>(params, s_base, segment.sequence, row_block, tid);
-  loaded = segment.sequence;
-}
-
-__device__ __forceinline__ void await_query() {
-  ptx::copy_async_wait_all();
-  ptx::fence_proxy_async();
-  ptx::named_barrier_sync(kScoreBarrier, 128);
-}
 
 // Masks and the maximum of a tile's scores; a kScoreBarrier must follow.
 template <class C>
@@ -73,28 +21,21 @@ __device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, ui
   reduce_in_warp<C, false>(tile_max, s_base, tid);
 }
 
-// P^T and the factors are complete: by the scoring warps of split roles.
+// (max, sum) of the segment's rows to s.row_stats, complete for all threads.
 template <class C>
-__device__ __forceinline__ void publish_weights(uint32_t s_base, int tid, bool changed) {
-  if (tid == 0) ptx::store_shared(LD_SHARED(C, s_base, must_rescale), changed ? 1.0f : 0.0f);
-  ptx::fence_proxy_async();
-  __syncwarp();
-  if ((tid & 31) == 0) ptx::mbarrier_arrive(LD_SHARED(C, s_base, p_full));
-}
-
-template <class C>
-__device__ __forceinline__ void rescale_if_told(
-    uint32_t s_base, int tid, float (&output)[C::kThreadChunks][C::kAccumulator]) {
-  if (ptx::load_shared_float(LD_SHARED(C, s_base, must_rescale)) == 0.0f) return;
-  float factor[C::kThreadRows];
+__device__ __forceinline__ void collect_rows(uint32_t s_base, const SoftmaxState<C>& state,
+                                             int tid) {
+  reduce_in_warp<C, true>(state.row_sum, s_base, tid);
+  ptx::named_barrier_sync(kScoreBarrier, 128);
+  if (tid < 4) {
 #pragma unroll
-  for (int j = 0; j < C::kRowBlocks8; ++j) {
-    const float2 pair =
-        ptx::load_shared_float2(LD_SHARED(C, s_base, row_factor) + (8 * j + 2 * (tid & 3)) * 4);
-    factor[2 * j] = pair.x;
-    factor[2 * j + 1] = pair.y;
+    for (int j = 0; j < C::kRowBlocks8; ++j) {
+      const float2 sum = reduce_over_warps<C, true>(s_base, j, tid);
+      ptx::store_shared(LD_SHARED(C, s_base, row_stats) + (4 * j + tid) * 16,
+                        make_float4(state.row_max[2 * j], sum.x, state.row_max[2 * j + 1], sum.y));
+    }
   }
-  rescale<C>(output, factor);
+  ptx::named_barrier_sync(kScoreBarrier, 128);
 }
 
 // rows <= 32: one warpgroup does everything.
@@ -132,11 +73,8 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       mask_and_reduce<C>(visibility, s_base, tile, tid, scores);
       ptx::named_barrier_sync(kScoreBarrier, 128);
       zero_tail<C>(s_stage, segment.kv_len - tile * kTileTokens, tid);
-      const bool changed = exponentiate<C>(s_base, params.softmax_scale_log2e, tid, scores, state,
-                                           [&](int j, float2 pair) {
-                                             factor[2 * j] = pair.x;
-                                             factor[2 * j + 1] = pair.y;
-                                           });
+      const bool changed =
+          exponentiate<C>(s_base, params.softmax_scale_log2e, tid, scores, state, factor);
       ptx::fence_proxy_async();
       if (i > 0 && __any_sync(kFullWarp, changed)) rescale<C>(output, factor);
       ptx::named_barrier_sync(kScoreBarrier, 128);
@@ -147,12 +85,14 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       }
       stage.advance();
     }
-    finish_rows<C>(params, s_base, segment, row_block, query_len, state, tid);
+    if (segment.num_splits > 1) {
+      store_partial<C>(params, s_base, segment, row_block, 0, output, tid);
+    }
+    collect_rows<C>(s_base, state, tid);
+    finish_rows<C>(params, s_base, segment, row_block, query_len, tid);
     const Segment next = read_segment<C>(s_base, segment_position);
     prefetch_query<C>(params, s_base, next, row_block, loaded, tid);
-    if (segment.num_splits > 1) {
-      store_partial<C>(params, segment, row_block, 0, output, tid);
-    } else {
+    if (segment.num_splits == 1) {
       ptx::named_barrier_sync(kScoreBarrier, 128);  // row_inverse is there
       store_output<C>(params, s_base, segment, row_block, query_len, 0, output, tid);
     }
@@ -160,102 +100,12 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
   }
 }
 
-// rows >= 48, warps 0-3: scores, softmax, P^T.
+// Warps that only merge: returns when no more segments come.
 template <class C>
-__device__ __forceinline__ void score(const Params& params, uint32_t s_base, int row_block,
-                                      int loaded, int tid) {
-  RingPosition<kSegmentSlots> segment_position;
-  RingPosition<kStages> stage;
-  RingPosition<1> weights;
-  Segment segment = read_segment<C>(s_base, segment_position);
-  prefetch_query<C>(params, s_base, segment, row_block, loaded, tid);
-#pragma unroll 1
-  while (segment.sequence != kNoMoreSegments) {
-    const int query_len = query_len_of(params, segment.sequence);
-    const Visibility visibility{params, segment.kv_len, query_len, row_block * C::kRows};
-    SoftmaxState<C> state;
-    state.reset();
-    if (segment.num_tiles > 0) await_query();
-#pragma unroll 1
-    for (int i = 0; i < segment.num_tiles; ++i) {
-      const int tile = segment.first_tile + i * segment.tile_stride;
-      const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage.slot * kStageBytes;
-      float scores[C::kAccumulator];
-      ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8 * stage.slot, stage.parity);
-      issue_scores<C>(s_base, s_stage, scores, [](int) {});
-      ptx::wgmma_wait<0>();
-      mask_and_reduce<C>(visibility, s_base, tile, tid, scores);
-      ptx::named_barrier_sync(kScoreBarrier, 128);
-      zero_tail<C>(s_stage, segment.kv_len - tile * kTileTokens, tid);
-      const uint32_t s_factor = LD_SHARED(C, s_base, row_factor) + 8 * tid;
-      // The last tile's products are done by now: they were issued before these scores.
-      ptx::mbarrier_wait(LD_SHARED(C, s_base, p_empty), weights.parity ^ 1);
-      const bool changed = exponentiate<C>(s_base, params.softmax_scale_log2e, tid, scores, state,
-                                           [&](int j, float2 pair) {
-                                             if (tid < 4)
-                                               ptx::store_shared(s_factor + 32 * j, pair);
-                                           });
-      publish_weights<C>(s_base, tid, __any_sync(kFullWarp, changed));
-      stage.advance();
-      weights.advance();
-    }
-    const RingPosition<kSegmentSlots> finished = segment_position;
-    segment_position.advance();
-    prefetch_query<C>(params, s_base, read_segment<C>(s_base, segment_position), row_block, loaded,
-                      tid);
-    segment_position = finished;
-    segment = read_segment<C>(s_base, segment_position);  // again: registers are short
-    ptx::named_barrier_sync(kConsumerBarrier, 384);       // row_inverse of the last segment is read
-    finish_rows<C>(params, s_base, segment, row_block, query_len_of(params, segment.sequence),
-                   state, tid);
-    ptx::named_barrier_sync(kConsumerBarrier, 384);
-    release_segment<C>(s_base, segment_position);
-    segment = read_segment<C>(s_base, segment_position);
-  }
-}
-
-// rows >= 48, warps 4-11: each warpgroup accumulates half of the value dims.
-template <class C>
-__device__ __forceinline__ void accumulate(const Params& params, uint32_t s_base, int half,
-                                           int tid) {
-  RingPosition<kSegmentSlots> segment_position;
-  RingPosition<kStages> stage;
-  RingPosition<1> weights;
-  Segment segment = read_segment<C>(s_base, segment_position);
-#pragma unroll 1
-  while (segment.sequence != kNoMoreSegments) {
-    float output[C::kThreadChunks][C::kAccumulator] = {};
-#pragma unroll 1
-    for (int i = 0; i < segment.num_tiles; ++i) {
-      const uint32_t s_values = LD_SHARED(C, s_base, ring) + stage.slot * kStageBytes +
-                                half * C::kThreadChunks * kChunkBytes;
-      ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8 * stage.slot, stage.parity);
-      ptx::mbarrier_wait(LD_SHARED(C, s_base, p_full), weights.parity);
-      if (i > 0) rescale_if_told<C>(s_base, tid, output);
-      issue_values<C>(s_base, s_values, output);
-      ptx::wgmma_wait<0>();
-      if ((tid & 31) == 0) {
-        ptx::mbarrier_arrive(LD_SHARED(C, s_base, p_empty));
-        ptx::mbarrier_arrive(LD_SHARED(C, s_base, k_empty) + 8 * stage.slot);
-      }
-      stage.advance();
-      weights.advance();
-    }
-    segment = read_segment<C>(s_base, segment_position);  // again: registers are short
-    const int row_block = Place(params).row_block;
-    const int thread = ptx::thread_index() & 127;
-    const int first_chunk = (ptx::thread_index() / 128 - 1) * C::kThreadChunks;
-    if (segment.num_splits > 1) {
-      store_partial<C>(params, segment, row_block, first_chunk, output, thread);
-    }
-    ptx::named_barrier_sync(kConsumerBarrier, 384);
-    ptx::named_barrier_sync(kConsumerBarrier, 384);  // row_inverse is there
-    if (segment.num_splits == 1) {
-      store_output<C>(params, s_base, segment, row_block, query_len_of(params, segment.sequence),
-                      first_chunk, output, thread);
-    }
-    release_segment<C>(s_base, segment_position);
-    segment = read_segment<C>(s_base, segment_position);
+__device__ __forceinline__ void await_end(uint32_t s_base) {
+  RingPosition<kSegmentSlots> position;
+  while (read_segment<C>(s_base, position).sequence != kNoMoreSegments) {
+    release_segment<C>(s_base, position);
   }
 }
 
@@ -273,10 +123,12 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base) {
     }
     for (int i = 0; i < kSegmentSlots; ++i) {
       ptx::mbarrier_init(LD_SHARED(C, s_base, segment_full) + 8 * i, 1);
-      ptx::mbarrier_init(LD_SHARED(C, s_base, segment_empty) + 8 * i, C::kConsumerWarps);
+      ptx::mbarrier_init(LD_SHARED(C, s_base, segment_empty) + 8 * i, C::kSegmentReaders);
     }
     ptx::mbarrier_init(LD_SHARED(C, s_base, p_full), 4);
     ptx::mbarrier_init(LD_SHARED(C, s_base, p_empty), 8);
+    ptx::mbarrier_init(LD_SHARED(C, s_base, rows_full), 4);
+    ptx::mbarrier_init(LD_SHARED(C, s_base, rows_empty), 8);
     ptx::fence_mbarrier_init();
   }
   if (params.batch > kSmallBatch && !params.fixed_splits) {
@@ -306,9 +158,11 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   // lengths are known.
   PageWindow pages;
   Schedule schedule;
+  uint32_t tag;
   const auto fetch_ahead = [&] {
     const Place place(params);
     schedule.prefetch(params, place.worker);
+    tag = load_tag(params);
     pages.init(params);
     if (place.guess < 0) return;
     const int num_splits = static_cast<int>(params.num_splits.value);
@@ -322,20 +176,28 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     load_query<C>(params, s_base, place.guess, place.row_block, threadIdx.x);
   }
   set_up<C>(params, s_base);
-  ptx::launch_dependents();  // the merge kernel; earlier, its start delays this one's by 0.2 us
 
-  if (warp >= C::kProducerWarp) {
-    if constexpr (C::kSplitRoles) ptx::decrease_registers<C::kProducerRegisters>();
+  const int* s_sums =
+      reinterpret_cast<const int*>(__cvta_shared_to_generic(LD_SHARED(C, s_base, ring)));
+  if constexpr (!C::kSplitRoles) {
+    if (warp == C::kProducerWarp) {
+      schedule.init(params, s_sums);
+      ptx::fence_proxy_async();
+      produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages, tag);
+    } else if (warp > C::kProducerWarp) {
+      await_end<C>(s_base);
+    } else {
+      const Place place(params);
+      consume<C>(params, s_base, place.row_block, place.guess, threadIdx.x);
+    }
+    merge_splits<C>(params, s_base, Place(params).row_block, threadIdx.x);
+  } else if (warp >= C::kProducerWarp) {
+    ptx::decrease_registers<C::kProducerRegisters>();
     if (warp > C::kProducerWarp) return;
-    if constexpr (C::kSplitRoles) fetch_ahead();  // registers are short: not across the split
-    const int* s_sums =
-        reinterpret_cast<const int*>(__cvta_shared_to_generic(LD_SHARED(C, s_base, ring)));
+    fetch_ahead();  // registers are short: not across the split
     schedule.init(params, s_sums);
     ptx::fence_proxy_async();
-    produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages);
-  } else if constexpr (!C::kSplitRoles) {
-    const Place place(params);
-    consume<C>(params, s_base, place.row_block, place.guess, threadIdx.x);
+    produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages, tag);
   } else if (warp < 4) {
     ptx::increase_registers<C::kScoreRegisters>();
     const Place place(params);
@@ -343,6 +205,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   } else {
     ptx::increase_registers<C::kValueRegisters>();
     accumulate<C>(params, s_base, warp / 4 - 1, threadIdx.x & 127);
+    merge_splits<C>(params, s_base, Place(params).row_block, ptx::thread_index() - 128);
   }
 }
 

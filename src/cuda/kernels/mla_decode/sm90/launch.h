@@ -12,10 +12,10 @@ namespace longdecode::cuda::mla_sm90 {
 
 template <int kInstance>
 cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_part_map, const Params& params,
-                   bool may_split, cudaStream_t stream);
+                   cudaStream_t stream);
 
 // Bytes of one partial result.
-constexpr int64_t partial_bytes(int32_t rows) { return (int64_t{rows} * 128 + rows / 2) * 16; }
+constexpr int64_t partial_bytes(int32_t rows) { return (int64_t{rows} * 128 + rows) * 16; }
 
 }  // namespace longdecode::cuda::mla_sm90
 

@@ -157,33 +157,45 @@ __device__ __forceinline__ void publish_segment(uint32_t s_base, int slot, uint3
   ptx::mbarrier_arrive(LD_SHARED(C, s_base, segment_full) + 8 * slot);
 }
 
-// Tells the merge kernel of a large batch where the splits are: see Params::g_split_info.
-__device__ __forceinline__ void store_split_info(const Params& params, int sequence,
-                                                 int num_splits) {
-  if (params.batch <= kSmallBatch || params.fixed_splits || (threadIdx.x & 31) != 0) return;
-  const Place place(params);
-  if (place.row_block != 0) return;
-  params.g_split_info[2 * place.worker] = sequence;
-  params.g_split_info[2 * place.worker + 1] = num_splits;
+template <class C>
+__device__ __forceinline__ void note_split(uint32_t s_base, const Segment& segment,
+                                           uint32_t index) {
+  if ((threadIdx.x & 31) != 0) return;
+  ptx::store_shared(
+      LD_SHARED(C, s_base, splits) + 16 * index,
+      make_int4(segment.sequence, segment.first_worker, segment.num_splits, segment.split));
+}
+
+// The tag of this run's partials.
+__device__ __forceinline__ uint32_t load_tag(const Params& params) {
+  return ptx::load_global_volatile(params.g_counters) + 1;
+}
+
+// The last CTA that has read the number of the run raises it for the next run.
+__device__ __forceinline__ void count_run(const Params& params, uint32_t tag) {
+  if ((threadIdx.x & 31) != 0 || !params.may_split) return;
+  if (atomicAdd(params.g_counters + 1, 1) != gridDim.x - 1) return;
+  params.g_counters[0] = tag;
+  params.g_counters[1] = 0;
 }
 
 // The producer warp. `pages` holds a guess: the entries of a strided schedule's tiles
 // split, split + S, ..., fetched before the lengths were known.
 template <class C>
 __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& params, uint32_t s_base,
-                                        Schedule& schedule, PageWindow pages) {
+                                        Schedule& schedule, PageWindow pages, uint32_t tag) {
   int stage = 0, slot = 0;
+  uint32_t num_splits = 0;
   uint32_t stage_parity = 1, slot_parity = 0;
   Segment segment;
   bool is_first = true;
-  store_split_info(params, 0, 0);
+  if ((threadIdx.x & 31) == 0) ptx::store_shared(LD_SHARED(C, s_base, tag), tag);
   while (schedule.next(params, segment)) {
     const int num_held = pages.tiles_held();
     // What of the guess is right: everything if the stride is, else the first tile.
     const bool all_right = segment.tile_stride == static_cast<int>(params.num_splits.value);
     int next_lookup = schedule.strided() ? (all_right ? num_held : 1) : 0;
     int window_begin = 0;
-    if (segment.split == 1) store_split_info(params, segment.sequence, segment.num_splits);
     if (segment.num_tiles == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
 #pragma unroll 1
     for (int i = 0; i < segment.num_tiles; ++i) {
@@ -202,9 +214,12 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
       if (i == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
     }
     if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
+    if (segment.num_splits > 1) note_split<C>(s_base, segment, num_splits++);
   }
+  if ((threadIdx.x & 31) == 0) ptx::store_shared(LD_SHARED(C, s_base, num_splits), num_splits);
   segment = Segment{kNoMoreSegments, 0, 0, 0, 0, 0, 0, 0};
   publish_segment<C>(s_base, slot, slot_parity, segment);
+  count_run(params, tag);
 }
 
 }  // namespace longdecode::cuda::mla_sm90

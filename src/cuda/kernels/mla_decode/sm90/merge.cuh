@@ -1,9 +1,13 @@
-// Joins the partial results of split sequences: the second kernel, launched so that it is already
-// resident (programmatic dependent launch) when the first one ends.
+// Joins the partial results of a split sequence, by the CTAs that computed its splits. A CTA first
+// stores the partials of all its splits; then it takes its share of the output rows and waits for
+// the others' partials of it. 16 bytes of one are there when they bear the tag of this run: neither
+// side needs a fence or a flag. Waiting needs all CTAs to run at the same time: the launch is
+// cooperative.
 //
-// A slice is what one warp of the first kernel holds of one accumulator block: 16 dims x 8 rows,
-// 32 float4 of each partial. warps_per_slice warps of a CTA share a slice, each takes every
-// warps_per_slice-th split; they meet in shared memory in a fixed order.
+// A slice is what one warp holds of one accumulator block: 16 dims x 8 rows, 32 units of each
+// partial. The CTA of split k takes slices k, k + num_splits, ... Its warps share a slice if there
+// are fewer slices than warps: each takes every warps_per_slice-th split, and they meet in shared
+// memory in a fixed order.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_MERGE_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_MERGE_CUH_
 
@@ -11,10 +15,7 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
-inline constexpr int kMergeWarps = 8;
-inline constexpr int kMergeLoads = 8;  // splits whose loads a warp has in flight
-
-// Running merge of two rows: value = (dim g, row 0), (g, row 1), (g + 8, row 0), (g + 8, row 1).
+// Running merge of two rows; value = (dim g, row 0), (g, row 1), (g + 8, row 0), (g + 8, row 1).
 struct MergeState {
   float max_0 = -INFINITY, max_1 = -INFINITY, sum_0 = 0.0f, sum_1 = 0.0f;
   float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -28,11 +29,11 @@ struct MergeState {
     sum_0 *= f0, sum_1 *= f1;
     value.x *= f0, value.y *= f1, value.z *= f0, value.w *= f1;
   }
-  // rows = (max 0, sum 0, max 1, sum 1), both maxima at most max_0, max_1.
-  __device__ __forceinline__ void add(const float4& rows, const float4& v) {
-    const float w0 = weight(rows.x, max_0), w1 = weight(rows.z, max_1);
-    sum_0 = fmaf(w0, rows.y, sum_0);
-    sum_1 = fmaf(w1, rows.w, sum_1);
+  // Adds sums and values relative to x, y, which are at most max_0, max_1.
+  __device__ __forceinline__ void add(float x, float y, float sum_x, float sum_y, const float4& v) {
+    const float w0 = weight(x, max_0), w1 = weight(y, max_1);
+    sum_0 = fmaf(w0, sum_x, sum_0);
+    sum_1 = fmaf(w1, sum_y, sum_1);
     value.x = fmaf(w0, v.x, value.x);
     value.y = fmaf(w1, v.y, value.y);
     value.z = fmaf(w0, v.z, value.z);
@@ -43,59 +44,81 @@ struct MergeState {
   }
 };
 
+// Returns when 16 bytes that all lanes may read are there. Polls ever more rarely, up to 1/64 of
+// the time that it has waited, so as not to disturb CTAs that still compute.
+__device__ __forceinline__ void await_tag(const uint4* g_pointer, uint32_t tag) {
+  const long long begin = clock64();
+  while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_pointer).w == tag)) {
+    __nanosleep(static_cast<uint32_t>(min((clock64() - begin) / 128, 1000ll)));
+  }
+}
+
 // Splits first, first + step, ... of a slice.
 template <class C>
-__device__ __forceinline__ MergeState merge_slice(const Params& params, int row_block,
+__device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t tag, int row_block,
                                                   const Splits& splits, int slice, int first,
                                                   int step, int lane) {
-  const int j = (slice >> 2) % C::kRowBlocks8;
-  const float4* g_values = partial_of<C>(params, row_block, 0) + slice * 32 + lane;
-  const float4* g_rows = partial_of<C>(params, row_block, 0) + C::kRows * 128 + 4 * j + (lane & 3);
+  constexpr int kLoads = C::kMergeLoads;
+  const uint4* g_partials = partial_of<C>(params, row_block, 0);
+  const int row = 8 * ((slice >> 2) % C::kRowBlocks8) + 2 * (lane & 3);
+  const auto offset_of = [&](int k) {  // at most 264 slots of 8256 units
+    return partial_slot(splits.first_worker, k) * C::kPartialUnits;
+  };
   MergeState state;
-  for (int k0 = first; k0 < splits.num_splits; k0 += kMergeLoads * step) {
-    float4 v[kMergeLoads], rows[kMergeLoads];
+  if (first < splits.num_splits) {
+    await_tag(g_partials + offset_of(first) + C::kSlices * 32 + row, tag);
+  }
+  for (int k0 = first; k0 < splits.num_splits; k0 += kLoads * step) {
+    uint4 v[kLoads], stats[kLoads][2];
+    bool all_there;
+    do {
+      all_there = true;
+      asm volatile("" : "+r"(k0));  // addresses are computed again: registers are short
 #pragma unroll
-    for (int u = 0; u < kMergeLoads; ++u) {
-      const int k = k0 + u * step;
-      v[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      rows[u] = make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
-      if (k < splits.num_splits) {
-        const int64_t offset =
-            static_cast<int64_t>(partial_slot(splits.first_worker, k)) * C::kPartialFloat4;
-        v[u] = __ldcg(g_values + offset);
-        rows[u] = __ldcg(g_rows + offset);
+      for (int u = 0; u < kLoads; ++u) {
+        const int k = k0 + u * step;
+        v[u] = make_uint4(0, 0, 0, tag);
+        stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, tag);
+        if (k < splits.num_splits) {
+          const uint4* g_partial = g_partials + offset_of(k);
+          v[u] = ptx::load_atomic_16(g_partial + slice * 32 + lane);
+          stats[u][0] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row);
+          stats[u][1] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row + 1);
+        }
       }
-    }
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        all_there &= v[u].w == tag && stats[u][0].w == tag && stats[u][1].w == tag;
+      }
+    } while (!__all_sync(kFullWarp, all_there));
     float x = -INFINITY, y = -INFINITY;
 #pragma unroll
-    for (int u = 0; u < kMergeLoads; ++u) {
-      x = fmaxf(x, rows[u].x);
-      y = fmaxf(y, rows[u].z);
+    for (int u = 0; u < kLoads; ++u) {
+      x = fmaxf(x, __uint_as_float(stats[u][0].x));
+      y = fmaxf(y, __uint_as_float(stats[u][1].x));
     }
     state.raise(x, y);
 #pragma unroll
-    for (int u = 0; u < kMergeLoads; ++u) state.add(rows[u], v[u]);
+    for (int u = 0; u < kLoads; ++u) {
+      state.add(__uint_as_float(stats[u][0].x), __uint_as_float(stats[u][1].x),
+                __uint_as_float(stats[u][0].y), __uint_as_float(stats[u][1].y),
+                unpack_partial(v[u]));
+    }
   }
   return state;
 }
 
 // Adds the states of the other warps of the slice, in order.
-__device__ __forceinline__ void join_warps(const float4 (&s_state)[kMergeWarps][32][2], int warp,
-                                           int warps_per_slice, int lane, MergeState& state) {
-  float4 rows[kMergeWarps], values[kMergeWarps];
-  float x = -INFINITY, y = -INFINITY;
-#pragma unroll
-  for (int other = 1; other < kMergeWarps; ++other) {
-    const bool exists = other < warps_per_slice;
-    rows[other] =
-        exists ? s_state[warp + other][lane][0] : make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
-    values[other] = exists ? s_state[warp + other][lane][1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    x = fmaxf(x, rows[other].x);
-    y = fmaxf(y, rows[other].z);
+__device__ __forceinline__ void join_warps(uint32_t s_states, int warp, int warps_per_slice,
+                                           int lane, MergeState& state) {
+#pragma unroll 1
+  for (int other = 1; other < warps_per_slice; ++other) {
+    const uint32_t s_state = s_states + ((warp + other) * 32 + lane) * 32;
+    const float4 rows = ptx::load_shared_float4(s_state);
+    const float4 value = ptx::load_shared_float4(s_state + 16);
+    state.raise(rows.x, rows.z);
+    state.add(rows.x, rows.z, rows.y, rows.w, value);
   }
-  state.raise(x, y);
-#pragma unroll
-  for (int other = 1; other < kMergeWarps; ++other) state.add(rows[other], values[other]);
 }
 
 template <class C>
@@ -121,46 +144,54 @@ __device__ __forceinline__ void store_merged(const Params& params, int sequence,
   }
 }
 
-// grid (CTAs per sequence, sequences or workers, row blocks) x kMergeWarps warps.
-template <int kInstance>
-__global__ void __launch_bounds__(32 * kMergeWarps, 2)
-    mla_merge_kernel(const __grid_constant__ Params params, int warps_per_slice) {
-  using C = Config<kInstances[kInstance]>;
-  constexpr int kSlices = C::kRows * 4;
-  __shared__ float4 s_state[kMergeWarps][32][2];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row_block = blockIdx.z;
-  int sequence = blockIdx.y;
-  Splits splits{0, 0};
-  if (params.batch <= kSmallBatch || params.fixed_splits) {
-    Schedule schedule;
-    schedule.prefetch(params, 0);
-    schedule.init(params, nullptr);
-    splits = schedule.splits_of(params, sequence);
-    ptx::wait_dependency();
-  } else {
-    ptx::wait_dependency();
-    const int worker = blockIdx.y;
-    sequence = __ldcg(params.g_split_info + 2 * worker);
-    splits = {worker - 1, __ldcg(params.g_split_info + 2 * worker + 1)};
-  }
-  if (splits.num_splits <= 1) return;
+// The CTA's slices of a sequence. The ring is idle by now and holds the states of warps that share
+// a slice.
+template <class C>
+__device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_base, uint32_t tag,
+                                               int sequence, int row_block, const Splits& splits,
+                                               int split, int tid) {
+  const uint32_t s_states = LD_SHARED(C, s_base, ring);
+  const int lane = tid & 31, warp = tid >> 5;
   const int query_len = query_len_of(params, sequence);
-  const int first = warp % warps_per_slice;
-  const int slices_per_cta = kMergeWarps / warps_per_slice;
-  for (int slice = blockIdx.x * slices_per_cta + warp / warps_per_slice; slice < kSlices;
-       slice += gridDim.x * slices_per_cta) {
-    MergeState state =
-        merge_slice<C>(params, row_block, splits, slice, first, warps_per_slice, lane);
-    if (warps_per_slice > 1) {
-      s_state[warp][lane][0] = make_float4(state.max_0, state.sum_0, state.max_1, state.sum_1);
-      s_state[warp][lane][1] = state.value;
-      __syncthreads();
-      if (first == 0) join_warps(s_state, warp, warps_per_slice, lane, state);
-      __syncthreads();
+  const int num_slices = (C::kSlices - split + splits.num_splits - 1) / splits.num_splits;
+  int warps_per_slice = kMergeWarps;
+  while (warps_per_slice > 1 && num_slices * warps_per_slice > kMergeWarps) {
+    warps_per_slice >>= 1;
+  }
+  const int first = warp & (warps_per_slice - 1);
+  const int stride = kMergeWarps / warps_per_slice;
+#pragma unroll 1
+  for (int i = warp / warps_per_slice; i - warp / warps_per_slice < num_slices; i += stride) {
+    const int slice = split + i * splits.num_splits;
+    MergeState state;
+    if (i < num_slices) {
+      state = merge_slice<C>(params, tag, row_block, splits, slice, first, warps_per_slice, lane);
     }
-    if (first == 0) {
+    if (warps_per_slice > 1) {
+      const uint32_t s_state = s_states + (warp * 32 + lane) * 32;
+      ptx::store_shared(s_state, make_float4(state.max_0, state.sum_0, state.max_1, state.sum_1));
+      ptx::store_shared(s_state + 16, state.value);
+      ptx::named_barrier_sync(kMergeBarrier, 32 * kMergeWarps);
+      if (first == 0) join_warps(s_states, warp, warps_per_slice, lane, state);
+      ptx::named_barrier_sync(kMergeBarrier, 32 * kMergeWarps);
+    }
+    if (first == 0 && i < num_slices) {
       store_merged<C>(params, sequence, row_block, query_len, slice, state, lane);
     }
+  }
+}
+
+// By the kMergeWarps, thread tid of them, after all segments of the CTA.
+template <class C>
+__device__ __forceinline__ void merge_splits(const Params& params, uint32_t s_base, int row_block,
+                                             int tid) {
+  ptx::named_barrier_sync(kMergeBarrier, 32 * kMergeWarps);  // the ring is idle, s.splits complete
+  const uint32_t num_splits = ptx::load_shared_u32(LD_SHARED(C, s_base, num_splits));
+#pragma unroll 1
+  for (uint32_t i = 0; i < num_splits; ++i) {
+    const int4 split = ptx::load_shared_int4(LD_SHARED(C, s_base, splits) + 16 * i);
+    merge_sequence<C>(params, s_base, ptx::load_shared_u32(LD_SHARED(C, s_base, tag)), split.x,
+                      row_block, Splits{split.y, split.z}, split.w, tid);
   }
 }
 

@@ -2,6 +2,8 @@
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_PARAMS_H_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_PARAMS_H_
 
+#include <vector_types.h>
+
 #include <cstdint>
 
 namespace longdecode::cuda::mla_sm90 {
@@ -25,11 +27,11 @@ struct Params {
   int64_t o_batch_stride, o_token_stride, o_head_stride;
   float* g_lse;  // [batch, query_len, num_q_heads] nats, or nullptr
   // Partial results of sequences that are split: [num_row_blocks, 2 * num_workers] slots of
-  // Config::kPartialFloat4 float4 each; see Schedule::slot.
-  float* g_partials;
-  // [num_workers] {sequence, number of splits} where worker w starts with split 1, else {0, 0}.
-  // Written by row block 0 and used when batch > kSmallBatch.
-  int32_t* g_split_info;
+  // Config::kPartialUnits units of 16 bytes; see Schedule::slot.
+  uint4* g_partials;
+  // {number of runs so far, CTAs of this run that have read it}. A run tags its partials with its
+  // number, from 1.
+  uint32_t* g_counters;
   float softmax_scale_log2e;
   int32_t batch;
   int32_t query_len;
@@ -39,6 +41,7 @@ struct Params {
   Divisor num_splits;      // of a sequence in the strided schedule; num_splits * batch <= workers
   int32_t page_shift;      // log2(page_size)
   bool causal;
+  bool may_split;     // partial results may arise
   bool fixed_splits;  // batch-invariant: strided whatever the lengths
 };
 

@@ -102,14 +102,6 @@ class Schedule {
     return true;
   }
 
-  // Splits of a sequence, after init; batch <= kSmallBatch or fixed_splits only.
-  __device__ __forceinline__ Splits splits_of(const Params& params, int sequence) const {
-    if (!strided_) return range_splits(sequence);
-    const int tiles = num_tiles_of(strided_kv_len(params, sequence));
-    return {sequence * static_cast<int>(params.num_splits.value),
-            strided_splits(tiles, divide_up(tiles, params.num_splits))};
-  }
-
   // Sequences per block sum: at most kScheduleBlocks blocks.
   static __device__ __forceinline__ int block_sequences(int batch) {
     return 32 * ((batch + 32 * kScheduleBlocks - 1) / (32 * kScheduleBlocks));

@@ -2,7 +2,6 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
-template cudaError_t launch<4>(const CUtensorMap&, const CUtensorMap&, const Params&, bool,
-                               cudaStream_t);
+template cudaError_t launch<4>(const CUtensorMap&, const CUtensorMap&, const Params&, cudaStream_t);
 
 }  // namespace longdecode::cuda::mla_sm90
