@@ -1,0 +1,90 @@
+// What the CUDA kernels of MLA serve and refuse, and how a run is divided. Needs no GPU: selection
+// and the shape of a run are pure functions of the descriptor and the device's facts.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/kernels/mla_decode/sm90/decode_kernel.h"
+#include "longdecode/attention.h"
+
+namespace longdecode {
+namespace {
+
+DeviceInfo h200() {
+  DeviceInfo device;
+  device.type = DeviceType::kCuda;
+  device.compute_capability = 90;
+  device.num_sms = 132;
+  device.shared_memory_bytes = 232448;
+  return device;
+}
+
+DecodeDesc mla_desc(int32_t num_q_heads = 16) {
+  DecodeDesc desc;
+  desc.format = KvFormat::mla(DType::kBF16, 64);
+  desc.num_q_heads = num_q_heads;
+  desc.softmax_scale = 0.0417f;
+  desc.max_query_len = 8;
+  desc.max_batch = 256;
+  desc.max_kv_len = 262144;
+  return desc;
+}
+
+std::string refusal(const DecodeDesc& desc) {
+  const Result<KernelChoice> choice = select_kernel(desc, h200());
+  return choice.ok() ? "served" : choice.status().message();
+}
+
+TEST(MlaSelect, RefusesWhatChangesTheScoresWithTheReason) {
+  EXPECT_EQ(refusal(mla_desc()), "served");
+  DecodeDesc desc = mla_desc();
+  desc.soft_cap = 30.0f;
+  EXPECT_NE(refusal(desc).find("soft_cap is 30"), std::string::npos) << refusal(desc);
+  desc = mla_desc();
+  desc.sliding_window = 4096;
+  EXPECT_NE(refusal(desc).find("sliding_window is 4096"), std::string::npos) << refusal(desc);
+  desc = mla_desc();
+  desc.learned_sinks = true;
+  desc.soft_cap = 30.0f;  // every reason is listed
+  EXPECT_NE(refusal(desc).find("learned_sinks is set"), std::string::npos) << refusal(desc);
+  EXPECT_NE(refusal(desc).find("soft_cap is 30"), std::string::npos) << refusal(desc);
+}
+
+TEST(MlaRunShape, NoCtaIsIdleWhenLengthsAreEqual) {
+  const auto shape = cuda::mla_sm90::run_shape(mla_desc(), h200(), 16, 1);
+  EXPECT_EQ(shape.num_splits, 8);
+  EXPECT_EQ(shape.num_workers, 128);  // not 132
+  const auto one = cuda::mla_sm90::run_shape(mla_desc(), h200(), 1, 1);
+  EXPECT_EQ(one.num_workers, 128);
+  // Where more than a tenth of the SMs would be idle, lengths that differ may use all of them.
+  const auto twenty = cuda::mla_sm90::run_shape(mla_desc(), h200(), 20, 1);
+  EXPECT_EQ(twenty.num_splits, 6);
+  EXPECT_EQ(twenty.num_workers, 120);
+  const auto eighteen = cuda::mla_sm90::run_shape(mla_desc(), h200(), 18, 1);
+  EXPECT_EQ(eighteen.num_workers, 126);
+  const auto thirty = cuda::mla_sm90::run_shape(mla_desc(), h200(), 29, 1);
+  EXPECT_EQ(thirty.num_splits, 4);
+  EXPECT_EQ(thirty.num_workers, 132);
+}
+
+// CTAs that split a sequence wait for one another, one CTA an SM: all of them must be resident.
+TEST(MlaRunShape, WhatMaySplitFitsTheDevice) {
+  for (const bool fixed : {false, true}) {
+    for (const int32_t heads : {1, 8, 16, 20, 40, 64, 128}) {
+      DecodeDesc desc = mla_desc(heads);
+      desc.batch_invariant = fixed;
+      if (fixed) desc.max_batch = 5;
+      for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
+        for (int32_t batch = 1; batch <= desc.max_batch; ++batch) {
+          const auto shape = cuda::mla_sm90::run_shape(desc, h200(), batch, query_len);
+          if (!shape.may_split) continue;
+          EXPECT_LE(shape.num_workers * shape.num_row_blocks, 132)
+              << heads << " heads, query_len " << query_len << ", batch " << batch;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longdecode
