@@ -60,6 +60,10 @@ LONGDECODE_API void ld_cache_destroy(ld_cache* cache); /* NULL is allowed */
 LONGDECODE_API ld_status_code ld_cache_num_free_pages(const ld_cache* cache, int64_t* num_pages);
 LONGDECODE_API ld_status_code ld_cache_memory_bytes(const ld_cache* cache, int64_t* num_bytes);
 
+/* CUDA: where ld_cache_reserve and ld_cache_fork enqueue their copies; until it is called, the
+ * default stream. */
+LONGDECODE_API ld_status_code ld_cache_set_stream(ld_cache* cache, void* stream);
+
 /* A sequence id is 0 .. max_sequences - 1, valid until it is freed. LD_OUT_OF_MEMORY when every
  * slot is taken. */
 LONGDECODE_API ld_status_code ld_cache_add_sequence(ld_cache* cache, int32_t* sequence);

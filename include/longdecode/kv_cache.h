@@ -52,6 +52,12 @@ struct PagedKv {
   TensorView v;  // [num_pages, num_kv_heads, page_size, value_dim]; ignored for MLA
 };
 
+// On CUDA append and import_dense enqueue on the stream they are given; reserve and fork copy on
+// that of set_stream. All of them and the runs belong on one stream, or on streams that wait for
+// each other; then a reserve is safe while earlier steps still run. The other calls are host work.
+// No call waits for the device, except where the driver does before it takes lengths and tables
+// from the host.
+//
 // Not thread-safe: calls on one cache must not overlap. Freeing or truncating a sequence of the
 // reserved step drops that step: append and commit then fail with kFailedPrecondition. A cache that
 // was moved from may be destroyed or assigned to: every function that returns a Status fails with
@@ -68,7 +74,11 @@ class LONGDECODE_API KvCache {
   int64_t num_free_pages() const;
   int64_t memory_bytes() const;  // pools, rings and tables of all layers
 
-  // --- Sequences (host only) ---
+  // CUDA: where reserve and fork enqueue their copies. Until it is called, the default stream
+  // (which a stream made with cudaStreamNonBlocking does not wait for).
+  Status set_stream(StreamHandle stream);
+
+  // --- Sequences ---
   Result<SequenceId> add_sequence();  // empty; kOutOfMemory when every slot is taken
   Status free_sequence(SequenceId sequence);
   Result<int64_t> kv_len(SequenceId sequence) const;  // committed tokens

@@ -1,6 +1,5 @@
 // KvCache: the host bookkeeping (SequenceTable) joined with device memory (LayerPools, StepArrays).
-// Not thread-safe: calls on one cache must not overlap. Copies that reserve, fork and import need
-// are enqueued on the default stream.
+// Not thread-safe: calls on one cache must not overlap.
 #include "longdecode/kv_cache.h"
 
 #include <algorithm>
@@ -52,9 +51,10 @@ struct KvCache::Impl {
   StepArrays step;
   StepArrays import_step;  // batch 1
   StepLayers step_layers;
+  StreamHandle copy_stream = nullptr;  // of set_stream
 
   CopyPage copy_page() {
-    return [this](int32_t from, int32_t to) { return pools.copy_page(from, to); };
+    return [this](int32_t from, int32_t to) { return pools.copy_page(from, to, copy_stream); };
   }
   // The view must not name pages that a sequence has given up.
   void drop_stale_view() {
@@ -118,6 +118,12 @@ int64_t KvCache::memory_bytes() const {
          impl_->import_step.memory_bytes();
 }
 
+Status KvCache::set_stream(StreamHandle stream) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  impl_->copy_stream = stream;
+  return {};
+}
+
 Result<SequenceId> KvCache::add_sequence() {
   LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   return impl_->table.add();
@@ -138,7 +144,7 @@ Result<int64_t> KvCache::kv_len(SequenceId sequence) const {
 Result<SequenceId> KvCache::fork(SequenceId parent) {
   LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   LD_ASSIGN_OR_RETURN(const SequenceId child, impl_->table.fork(parent, impl_->copy_page()));
-  if (Status status = impl_->pools.copy_ring(parent, child); !status.ok()) {
+  if (Status status = impl_->pools.copy_ring(parent, child, impl_->copy_stream); !status.ok()) {
     LD_RETURN_IF_ERROR(impl_->table.free(child));
     return status;
   }
@@ -169,7 +175,7 @@ Status KvCache::Impl::reserve(std::span<const SequenceId> sequences,
     step.set(static_cast<int32_t>(b), {static_cast<int32_t>(kv_len) + new_tokens[b], new_tokens[b],
                                        sequences[b], table.pages(sequences[b])});
   }
-  status = step.upload(static_cast<int32_t>(sequences.size()), nullptr);
+  status = step.upload(static_cast<int32_t>(sequences.size()), copy_stream);
   if (!status.ok()) table.cancel_step();
   return status;
 }

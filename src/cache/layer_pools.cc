@@ -90,24 +90,24 @@ KvLayerView LayerPools::view(int32_t layer_idx) const {
   return view;
 }
 
-Status LayerPools::copy_block(int64_t pool_offset, int64_t block_bytes, int64_t from,
-                              int64_t to) const {
+Status LayerPools::copy_block(int64_t pool_offset, int64_t block_bytes, int64_t from, int64_t to,
+                              StreamHandle stream) const {
   if (block_bytes == 0) return {};
   for (const DeviceBuffer& layer : layers_) {
     uint8_t* const pool = layer.data() + pool_offset;
     LD_RETURN_IF_ERROR(backend_->copy(pool + to * block_bytes, pool + from * block_bytes,
-                                      block_bytes, device_, nullptr));
+                                      block_bytes, device_, stream));
   }
   return {};
 }
 
-Status LayerPools::copy_page(int32_t from_page, int32_t to_page) const {
-  LD_RETURN_IF_ERROR(copy_block(0, layout_.k_page_bytes, from_page, to_page));
-  return copy_block(layout_.v_offset, layout_.v_page_bytes, from_page, to_page);
+Status LayerPools::copy_page(int32_t from_page, int32_t to_page, StreamHandle stream) const {
+  LD_RETURN_IF_ERROR(copy_block(0, layout_.k_page_bytes, from_page, to_page, stream));
+  return copy_block(layout_.v_offset, layout_.v_page_bytes, from_page, to_page, stream);
 }
 
-Status LayerPools::copy_ring(SequenceId from, SequenceId to) const {
-  return copy_block(layout_.ring_offset, layout_.ring_bytes, from, to);
+Status LayerPools::copy_ring(SequenceId from, SequenceId to, StreamHandle stream) const {
+  return copy_block(layout_.ring_offset, layout_.ring_bytes, from, to, stream);
 }
 
 }  // namespace longdecode

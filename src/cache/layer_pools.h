@@ -40,12 +40,13 @@ class LayerPools {
   int64_t memory_bytes() const;
 
   // What append wrote to a partial page: K and V; of a two-plane page only V, because its keys are
-  // still in the ring. All layers, on the default stream.
-  Status copy_page(int32_t from_page, int32_t to_page) const;
-  Status copy_ring(SequenceId from, SequenceId to) const;
+  // still in the ring. All layers.
+  Status copy_page(int32_t from_page, int32_t to_page, StreamHandle stream) const;
+  Status copy_ring(SequenceId from, SequenceId to, StreamHandle stream) const;
 
  private:
-  Status copy_block(int64_t pool_offset, int64_t block_bytes, int64_t from, int64_t to) const;
+  Status copy_block(int64_t pool_offset, int64_t block_bytes, int64_t from, int64_t to,
+                    StreamHandle stream) const;
 
   KvCacheDesc desc_;
   LayerLayout layout_;

@@ -80,6 +80,13 @@ ld_status_code ld_cache_memory_bytes(const ld_cache* cache, int64_t* num_bytes) 
              [&]() -> Result<int64_t> { return cache->cache.memory_bytes(); });
 }
 
+ld_status_code ld_cache_set_stream(ld_cache* cache, void* stream) {
+  return guarded([&]() -> Status {
+    LD_RETURN_IF_ERROR(check_pointer("cache", cache));
+    return cache->cache.set_stream(stream);
+  });
+}
+
 ld_status_code ld_cache_add_sequence(ld_cache* cache, int32_t* sequence) {
   return get(cache, "sequence", sequence, [&] { return cache->cache.add_sequence(); });
 }

@@ -56,6 +56,7 @@ TEST(CApiRefusal, NullIsRefused) {
   refused(ld_cache_free_sequence(nullptr, 0), "cache is NULL");
   refused(ld_cache_kv_len(nullptr, 0, &count), "cache is NULL");
   refused(ld_cache_fork(nullptr, 0, &id), "cache is NULL");
+  refused(ld_cache_set_stream(nullptr, nullptr), "cache is NULL");
   refused(ld_cache_truncate(nullptr, 0, 0), "cache is NULL");
   refused(ld_cache_reserve(nullptr, &id, &id, 1), "cache is NULL");
   refused(ld_cache_step(nullptr, &batch), "cache is NULL");

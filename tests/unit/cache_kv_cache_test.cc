@@ -189,6 +189,7 @@ TEST(KvCache, AMovedFromCacheIsRefused) {
   const std::vector<SequenceId> sequences = {a};
   const std::vector<int32_t> counts = {2};
   const Status refusals[] = {
+      empty.set_stream(nullptr),
       empty.add_sequence().status(),
       empty.free_sequence(a),
       empty.kv_len(a).status(),
