@@ -26,14 +26,16 @@ constexpr float kMinFold = 1e-30f;
 // Far beyond any sum of 3 * 127 * 256.
 constexpr double kNever = 1 << 30;
 
-// What the margins and the threshold need of one row, over its channels.
+enum class MarginKind { kNone, kSigmas, kCertified };
+
+// What the margin and the threshold need of one row, over its channels.
 struct FoldSums {
   float zero_dot = 0.0f;      // sum q_c z_c
   float n_sum = 0.0f;         // sum n_c
-  float squares = 0.0f;       // sum f_c^2
-  float lengths = 0.0f;       // sum |f_c|
-  float zero_lengths = 0.0f;  // sum |q_c z_c|
-  float errors = 0.0f;        // sum |f_c - unit n_c|
+  float squares = 0.0f;       // kSigmas: sum f_c^2
+  float lengths = 0.0f;       // kCertified: sum |f_c|
+  float zero_lengths = 0.0f;  // kCertified: sum |q_c z_c|
+  float errors = 0.0f;        // kCertified: sum |f_c - unit n_c|
   float unit = 0.0f;          // max |f_c| / 127, or 0
   float inverse_unit = 0.0f;  // 127 / max |f_c|, or 0
 };
@@ -44,7 +46,7 @@ HWY_INLINE float SumOf(FloatVec v) {
 }
 
 // f_c into `folded`, and the sums over them.
-template <bool kMargins>
+template <MarginKind kMargin>
 HWY_INLINE void FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int32_t dim,
                           FoldSums& sums, float* HWY_RESTRICT folded) {
   const FloatTag df;
@@ -60,15 +62,15 @@ HWY_INLINE void FoldSteps(const float* HWY_RESTRICT q, const PageGrid& grid, int
     zero_dot = hn::MulAdd(qc, zero, zero_dot);
     max = hn::Max(max, hn::Abs(f));
     hn::Store(f, df, folded + c);
-    if constexpr (kMargins) {
-      squares = hn::MulAdd(f, f, squares);
+    if constexpr (kMargin == MarginKind::kSigmas) squares = hn::MulAdd(f, f, squares);
+    if constexpr (kMargin == MarginKind::kCertified) {
       lengths = hn::Add(lengths, hn::Abs(f));
       zero_lengths = hn::Add(zero_lengths, hn::Abs(hn::Mul(qc, zero)));
     }
   }
   sums.zero_dot = SumOf(zero_dot);
-  if constexpr (kMargins) {
-    sums.squares = SumOf(squares);
+  if constexpr (kMargin == MarginKind::kSigmas) sums.squares = SumOf(squares);
+  if constexpr (kMargin == MarginKind::kCertified) {
     sums.lengths = SumOf(lengths);
     sums.zero_lengths = SumOf(zero_lengths);
   }
@@ -101,7 +103,7 @@ HWY_INLINE void RepeatWords(const int8_t* HWY_RESTRICT n, int32_t dim, int8_t* H
 
 // n_c = round(f_c / unit), in the order of a group. |f_c| / unit is at most 127 and a rounding, and
 // DemoteTo saturates.
-template <bool kMargins>
+template <MarginKind kMargin>
 HWY_INLINE void RoundFolded(const float* HWY_RESTRICT folded, int32_t dim, FoldSums& sums,
                             int8_t* HWY_RESTRICT n) {
   const FloatTag df;
@@ -116,13 +118,13 @@ HWY_INLINE void RoundFolded(const float* HWY_RESTRICT folded, int32_t dim, FoldS
     const FloatVec f = hn::Load(df, folded + c);
     const auto rounded = hn::NearestInt(hn::Mul(f, inverse));
     n_sum = hn::Add(n_sum, rounded);
-    if constexpr (kMargins) {
+    if constexpr (kMargin == MarginKind::kCertified) {
       errors = hn::Add(errors, hn::Abs(hn::NegMulAdd(hn::ConvertTo(df, rounded), unit, f)));
     }
     hn::StoreU(hn::DemoteTo(d8, rounded), d8, bytes + c);
   }
   sums.n_sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, n_sum)));
-  if constexpr (kMargins) sums.errors = SumOf(errors);
+  if constexpr (kMargin == MarginKind::kCertified) sums.errors = SumOf(errors);
   RepeatWords(bytes, dim, n);
 }
 
@@ -134,7 +136,7 @@ double Margin(const ScanRows& rows, const FoldSums& sums) {
     return 0.5 * sums.lengths + 1.5 * sums.errors +
            0x1p-18 * (static_cast<double>(sums.lengths) + sums.zero_lengths);
   }
-  return rows.margin_sigmas > 0.0f ? rows.margin_sigmas * std::sqrt(sums.squares / 12.0) : 0.0;
+  return rows.margin_sigmas * std::sqrt(sums.squares / 12.0);
 }
 
 int32_t IntegerThreshold(const ScanRows& rows, float threshold, const FoldSums& sums) {
@@ -150,16 +152,16 @@ int32_t IntegerThreshold(const ScanRows& rows, float threshold, const FoldSums& 
 
 // Step by step over all rows: the reductions at the end of a row's step are long chains, which
 // overlap with the next row's.
-template <bool kMargins>
+template <MarginKind kMargin>
 void FoldAll(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
   alignas(64) float steps[kMaxScanRows * kMaxPlaneDim];
   FoldSums sums[kMaxScanRows];
   const int32_t dim = rows.padded_dim;
   for (int32_t r = 0; r < rows.num_rows; ++r) {
-    FoldSteps<kMargins>(rows.q + int64_t{r} * dim, grid, dim, sums[r], steps + r * dim);
+    FoldSteps<kMargin>(rows.q + int64_t{r} * dim, grid, dim, sums[r], steps + r * dim);
   }
   for (int32_t r = 0; r < rows.num_rows; ++r) {
-    RoundFolded<kMargins>(steps + r * dim, dim, sums[r], folded.q + int64_t{r} * 2 * dim);
+    RoundFolded<kMargin>(steps + r * dim, dim, sums[r], folded.q + int64_t{r} * 2 * dim);
   }
   for (int32_t r = 0; r < rows.num_rows; ++r) {
     folded.thresholds[r] = IntegerThreshold(rows, rows.thresholds[r], sums[r]);
@@ -167,10 +169,12 @@ void FoldAll(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
 }
 
 void FoldRows(const PageGrid& grid, const ScanRows& rows, FoldedRows& folded) {
-  if (rows.certified || rows.margin_sigmas > 0.0f) {
-    FoldAll<true>(grid, rows, folded);
+  if (rows.certified) {
+    FoldAll<MarginKind::kCertified>(grid, rows, folded);
+  } else if (rows.margin_sigmas > 0.0f) {
+    FoldAll<MarginKind::kSigmas>(grid, rows, folded);
   } else {
-    FoldAll<false>(grid, rows, folded);
+    FoldAll<MarginKind::kNone>(grid, rows, folded);
   }
 }
 
