@@ -77,23 +77,23 @@ def run_peer(python, options):
     return [{"engine": "llama.cpp", "method": "dense", **row} for row in json.loads(lines[0][5:])]
 
 
-def run_ours(options):
+def bench_model(options, *arguments):
     command = [options.longdecode, "bench", "model", "-m", options.model, "-r", "1",
-               "-p", str(options.prompt), "-n", str(options.gen), "-t", str(options.threads),
-               "--method", "dense,ffd", "-d", ",".join(map(str, options.depths)), "--json", "-"]
+               "-t", str(options.threads), "--json", "-", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"error: longdecode ended with {done.returncode}\n{done.stderr[-2000:]}")
-    rows = []
-    for row in json.loads(done.stdout):
-        test = row["test"][:2]
-        depth = row["depth"]
-        if test == "pp" and (depth != 0 or row["method"] != "dense"):
-            continue
-        rows.append({"engine": "longdecode", "method": row["method"], "test": test,
-                     "depth": depth, "tokens": options.gen if test == "tg" else options.prompt,
-                     "tok_s": row["tok_s"]})
-    return rows
+    return json.loads(done.stdout)
+
+
+def run_ours(options):
+    decode = bench_model(options, "-p", "0", "-n", str(options.gen), "--method", "dense,ffd",
+                         "-d", ",".join(map(str, options.depths)))
+    prefill = bench_model(options, "-p", str(options.prompt), "-n", "0", "--method", "dense")
+    return [{"engine": "longdecode", "method": row["method"], "test": row["test"][:2],
+             "depth": row["depth"],
+             "tokens": options.gen if row["test"].startswith("tg") else options.prompt,
+             "tok_s": row["tok_s"]} for row in decode + prefill]
 
 
 def parse_options():
