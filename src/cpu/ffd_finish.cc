@@ -20,6 +20,12 @@ bool FfdHead::is_kept(int64_t tile) const {
   return (words[tile % tiles / 32] >> (tile % 32) & 1) != 0;
 }
 
+bool FfdHead::counts() const {
+  const DecodeStats& stats = run_.args.stats;
+  return stats.tokens_scanned != nullptr || stats.tokens_attended != nullptr ||
+         stats.bytes_read != nullptr;
+}
+
 // Bytes: codes of every tile scanned or attended and the constants of their pages, residuals and
 // values of attended tiles, ring rows.
 void FfdHead::count(int32_t split) const {
@@ -110,7 +116,7 @@ void FfdHead::finish_row_at(int32_t query_idx, int32_t head, float pseudo_max) c
 void FfdHead::write_head_statistics() const {
   const DecodeStats& stats = run_.args.stats;
   FfdCounters total;
-  for (int32_t split = 0; split < num_splits(); ++split) {
+  for (int32_t split = 0; counts() && split < num_splits(); ++split) {
     const FfdCounters& part = run_.layout.counters(head_idx_, split);
     total.tokens_scanned += part.tokens_scanned;
     total.tokens_attended += part.tokens_attended;

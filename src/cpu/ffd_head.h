@@ -13,6 +13,8 @@
 
 namespace longdecode::cpu {
 
+class ChunkPrefetch;
+
 struct FfdRun {
   const DecodeDesc& desc;
   const DecodeArgs& args;
@@ -43,8 +45,11 @@ class FfdHead {
   QueryRows query_rows(bool quantized) const;
   RowState state(int32_t split) const;
   void pseudo_max(float* rows) const;  // [num_rows_]
-  void scan(const Span& tiles, int64_t first_tile, uint32_t* kept) const;
-  void scan_page(int64_t page, const Span& tiles, const float* thresholds, uint64_t* hits) const;
+  // Returns how many of the tiles that it found first it has asked memory for.
+  int32_t scan(const Span& tiles, int64_t first_tile, uint32_t* kept) const;
+  uint64_t scan_page(int64_t page, const Span& tiles, const float* thresholds,
+                     ChunkPrefetch& ahead) const;
+  bool counts() const;  // a statistic of count() is wanted
   void count(int32_t split) const;
   void finish_row_at(int32_t query_idx, int32_t head, float pseudo_max) const;
   void write_head_statistics() const;

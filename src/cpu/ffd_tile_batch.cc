@@ -9,7 +9,9 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 
-void prefetch(const void* from, int64_t num_bytes) {
+// Always inline: g++ 12 takes a function that only prefetches for one without effects and drops the
+// call.
+inline __attribute__((always_inline)) void prefetch(const void* from, int64_t num_bytes) {
   const char* bytes = static_cast<const char*>(from);
   for (int64_t i = 0; i < num_bytes; i += kLineBytes) __builtin_prefetch(bytes + i);
 }
@@ -35,13 +37,22 @@ const void* HeadSource::value(int64_t token) const {
   return row_address(kv->v, pages[token / page_size], kv_head, token % page_size);
 }
 
-void HeadSource::prefetch_tile(int64_t tile) const {
+void HeadSource::prefetch_tile(const SequenceSpans& spans, int64_t tile) const {
   const KvFormat& format = kv->format;
-  const int64_t tiles_per_page = format.page_size / kTileTokens;
-  const int64_t tile_bytes = format.residual_tile_bytes();
-  prefetch(residuals(tile / tiles_per_page) + tile % tiles_per_page * tile_bytes, tile_bytes);
+  const int64_t first = tile * kTileTokens;
+  const int64_t end = std::min(first + kTileTokens, spans.kv_len);
+  const bool quantized = first < spans.num_quantized;
+  if (quantized) {
+    const int64_t page = first / format.page_size;
+    const int64_t tile_bytes = format.residual_tile_bytes();
+    prefetch(residuals(page) + tile % (format.page_size / kTileTokens) * tile_bytes, tile_bytes);
+  }
+  const int64_t key_bytes = format.key_dim * dtype_bytes(format.dtype);
   const int64_t value_bytes = format.value_dim * dtype_bytes(kv->v.dtype);
-  for (int64_t j = 0; j < kTileTokens; ++j) prefetch(value(tile * kTileTokens + j), value_bytes);
+  for (int64_t token = first; token < end; ++token) {
+    if (!quantized) prefetch(recent_key(token), key_bytes);
+    prefetch(value(token), value_bytes);
+  }
 }
 
 Span part_of(const QuerySpan& span, SpanPart part) {

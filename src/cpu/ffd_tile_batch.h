@@ -22,8 +22,8 @@ struct HeadSource {
   const uint8_t* residuals(int64_t page) const;
   const void* recent_key(int64_t token) const;
   const void* value(int64_t token) const;
-  // Into the caches: what attending a quantised tile will read.
-  void prefetch_tile(int64_t tile) const;
+  // Into the caches: what attending a tile will read; `spans` says where its keys are.
+  void prefetch_tile(const SequenceSpans& spans, int64_t tile) const;
 };
 
 // The tokens that a batch lets each query token see.

@@ -145,6 +145,8 @@ LONGDECODE_AMX void AmxTiles::configure(int32_t num_rows) {
     config.row_bytes[i] = 64;
     config.rows[i] = static_cast<uint8_t>(i == 2 || i == 3 ? kTileRows : num_rows);
   }
+  // g++ 12 tells the compiler that this reads 8 bytes: the other stores would be dropped.
+  __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
 
