@@ -112,6 +112,7 @@ class BadInput(unittest.TestCase):
                  "CERTIFIED": ("maybe", '--certified is "maybe"; allowed: true or false'),
                  "CHAT": ("maybe", '--chat is "maybe"'),
                  "SINK_TOKENS": ("-1", "--sink-tokens is -1"),
+                 "FFD_MIN_LEN": ("-1", "--ffd-min-len is -1"),
                  "RECENT_TOKENS": ("2.5", '--recent-tokens is "2.5"'),
                  "DENSE_LAYERS": ("0,,1", '--dense-layers is "0,,1"')}
         for name, (value, *parts) in cases.items():

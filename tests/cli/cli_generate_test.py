@@ -111,9 +111,26 @@ class Generate(CommandTest):
         self.assertEqual(dense["token_ids"], again["token_ids"])
         # Shorter than sink + recent tokens: FFD attends everything.
         ffd = self.generate("-p", STORY, "-n", "8", "--temp", "0", "--method", "ffd",
-                            "--dense-layers", "0,1", "--layer-delta", "2=inf,3=7")
-        self.assertEqual((ffd["method"], ffd["kept_fraction"]), ("ffd", 1.0))
+                            "--dense-layers", "0,1", "--layer-delta", "2=inf,3=7",
+                            "--ffd-min-len", "0")
+        self.assertEqual((ffd["method"], ffd["decode_method"], ffd["kept_fraction"]),
+                         ("ffd", "ffd", 1.0))
+        self.assertIn("ffd_decode", ffd["kernel"])
         self.assertEqual(ffd["token_ids"], dense["token_ids"])
+
+    def test_short_sessions_are_dense(self):
+        def with_ffd(*arguments):
+            return self.generate("-p", STORY, "-n", "2", "--temp", "0", "--method", "ffd",
+                                 *arguments)
+
+        short = with_ffd()
+        self.assertEqual((short["method"], short["decode_method"], short["ffd_min_len"]),
+                         ("ffd", "dense", 4096))
+        self.assertIn("gqa_decode", short["kernel"])
+        room = str(short["context_len"])
+        self.assertEqual(with_ffd("--ffd-min-len", room)["decode_method"], "ffd")
+        self.assertEqual(with_ffd("-c", "4096")["decode_method"], "ffd")
+        self.assertEqual(with_ffd("-c", "4095")["decode_method"], "dense")
 
     def test_sampling_follows_the_seed(self):
         def with_seed(seed):

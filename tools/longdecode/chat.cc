@@ -190,9 +190,10 @@ Status run_chat(const GenerateOptions& options) {
     return invalid_argument("-c is {}; the context of the model is {} tokens", options.context_len,
                             model_context);
   }
-  LD_ASSIGN_OR_RETURN(
-      const auto resolved,
-      session_options(options.session, parse_method(options.method), options.context_len));
+  const int64_t room = options.context_len > 0 ? options.context_len : model_context;
+  LD_ASSIGN_OR_RETURN(const auto resolved,
+                      session_options(options.session, parse_method(decode_method(options, room)),
+                                      options.context_len));
   LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, resolved));
   runner::SamplerOptions sampler_options = options.sampler;
   sampler_options.seed = choose_seed(options.seed);

@@ -57,9 +57,13 @@ Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t mode
 
 Result<runner::Session> open_session(const GenerateOptions& options,
                                      std::shared_ptr<const runner::Model> model) {
-  LD_ASSIGN_OR_RETURN(
-      const auto resolved,
-      session_options(options.session, parse_method(options.method), options.context_len));
+  const std::string method = decode_method(options, options.context_len);
+  if (method != options.method) {
+    print_note(fmt::format("dense, not {}: {} tokens are fewer than --ffd-min-len {}",
+                           options.method, options.context_len, options.ffd_min_len));
+  }
+  LD_ASSIGN_OR_RETURN(const auto resolved,
+                      session_options(options.session, parse_method(method), options.context_len));
   return runner::Session::create(std::move(model), resolved);
 }
 
@@ -73,6 +77,8 @@ void fill_result(const GenerateOptions& options, const runner::Session& session,
                  GenerateResult& result) {
   result.model_path = options.prompt.model_path;
   result.method = options.method;
+  result.decode_method = decode_method(options, options.context_len);
+  result.ffd_min_len = options.ffd_min_len;
   result.kernel = session.kernel_name();
   result.session = options.session;
   result.sampler = options.sampler;

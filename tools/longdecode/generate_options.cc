@@ -65,6 +65,12 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
       ->group("Attention");
   add_session_flags(command, options.session);
   command
+      .add_option("--ffd-min-len", options.ffd_min_len,
+                  "ffd: be dense where prompt and -n (or -c) are fewer tokens than this, as that "
+                  "is faster; not with --prompt-cache; 0: never")
+      ->envname("LONGDECODE_FFD_MIN_LEN")
+      ->group("Attention");
+  command
       .add_option("--json", options.json_path,
                   "Write the result as JSON to FILE, or to stdout alone for -")
       ->type_name("FILE");
@@ -80,6 +86,11 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
   command.add_flag("--verbose", options.verbose, "Show where the time went, on stderr");
   command.add_flag("--progress", options.progress,
                    "Show progress on stderr even when it is no terminal");
+}
+
+std::string decode_method(const GenerateOptions& options, int64_t context_len) {
+  const bool is_short = context_len < options.ffd_min_len && options.prompt_cache_path.empty();
+  return is_short ? "dense" : options.method;
 }
 
 uint64_t choose_seed(int64_t seed) {
@@ -131,6 +142,7 @@ Status check_generate_options(const CLI::App& command, GenerateOptions& options)
   }
   LD_RETURN_IF_ERROR(check_choice("--method", options.method, {"dense", "ffd"}));
   LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
+  LD_RETURN_IF_ERROR(check_within("--ffd-min-len", options.ffd_min_len, 0, kMaxCount));
   if (options.method != "ffd") options.unused_flags = given_ffd_flags(command);
   return {};
 }

@@ -30,6 +30,9 @@ struct GenerateOptions {
   int64_t seed = -1;        // -1: a random one
   runner::SamplerOptions sampler;
   std::string method = "dense";
+  // Method ffd with room for fewer tokens than this runs dense over plain keys, which is faster
+  // there: 30 layers, 3 kv heads of 64 cross between 4000 and 5000 tokens.
+  int64_t ffd_min_len = 4096;
   SessionFlags session;
   bool ignore_eos = false;
   bool progress = false;
@@ -39,6 +42,11 @@ struct GenerateOptions {
   std::string json_path;
   std::vector<std::string> unused_flags;  // given, but without effect on this method
 };
+
+// What decodes a session with room for context_len tokens: options.method, or dense where that is
+// ffd and the session shorter than ffd_min_len. A prompt cache keeps the method that it was asked
+// for, because it holds that method's keys.
+std::string decode_method(const GenerateOptions& options, int64_t context_len);
 
 // Of --seed: itself, or a random one for -1.
 uint64_t choose_seed(int64_t seed);

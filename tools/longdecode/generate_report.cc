@@ -105,6 +105,8 @@ std::string report_json(const GenerateResult& result) {
       {"kv_bytes_read_per_token", result.stats.kv_bytes_read_per_token},
       {"peak_rss_bytes", result.peak_rss_bytes},
       {"method", result.method},
+      {"decode_method", result.decode_method},
+      {"ffd_min_len", result.ffd_min_len},
       {"kernel", result.kernel},
       {"kv_type", result.session.kv_type},
       {"ffd", ffd_json(result.session)},
@@ -124,8 +126,8 @@ std::string report_json(const GenerateResult& result) {
 }
 
 std::string report_table(const GenerateResult& result) {
-  std::string table = fmt::format("\n{}, {}, {}, {} threads\n", result.model_name, result.method,
-                                  result.kernel, result.num_threads);
+  std::string table = fmt::format("\n{}, {}, {}, {} threads\n", result.model_name,
+                                  result.decode_method, result.kernel, result.num_threads);
   if (result.cached_tokens > 0) table += table_row("cached", result.cached_tokens, 0.0);
   table += table_row("prefill", result.prompt_tokens - result.cached_tokens, result.prefill_s);
   table += table_row("decode", result.decode_steps, result.decode_s);

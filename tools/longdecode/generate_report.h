@@ -22,6 +22,8 @@ struct GenerateResult {
   uint64_t seed = 0;
   int32_t num_threads = 0;
   int64_t context_len = 0;
+  std::string decode_method;  // "dense" where a session is too short for ffd
+  int64_t ffd_min_len = 0;
 
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;       // of the prompt, restored from a prompt cache
