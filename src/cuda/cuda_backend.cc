@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/host/status.h"
+#include "cuda/kernels/ffd_decode/select.h"
 #include "cuda/kernels/gqa_append/gqa_append.h"
 #include "cuda/kernels/gqa_decode/select.h"
 #include "cuda/kernels/merge_partials/merge_partials.h"
@@ -51,15 +52,15 @@ class CudaBackend final : public Backend {
 
   Result<KernelChoice> select(const DecodeDesc& desc, const DeviceInfo& device) const override {
     if (desc.format.op == Op::kMla) return select_mla_decode(desc, device);
-    if (desc.method == Method::kDense) return select_gqa_decode(desc, device);
-    return no_ffd();
+    if (desc.format.keys == KeyEncoding::kTwoPlane) return select_ffd_decode(desc, device);
+    return select_gqa_decode(desc, device);
   }
 
   Result<std::unique_ptr<DecodeKernel>> make_decode(const DecodeDesc& desc,
                                                     const DeviceInfo& device) const override {
     if (desc.format.op == Op::kMla) return make_mla_decode(desc, device);
-    if (desc.method == Method::kDense) return make_gqa_decode(desc, device);
-    return no_ffd();
+    if (desc.format.keys == KeyEncoding::kTwoPlane) return make_ffd_decode(desc, device);
+    return make_gqa_decode(desc, device);
   }
 
   Status append(const AppendArgs& args, const DeviceInfo& device,
@@ -105,11 +106,6 @@ class CudaBackend final : public Backend {
   }
 
   bool host_readable() const override { return false; }
-
- private:
-  static Status no_ffd() {
-    return unsupported("method is ffd; the CUDA backend serves dense GQA and MLA");
-  }
 };
 
 }  // namespace
