@@ -12,6 +12,10 @@ import sys
 # four warps), and at most 255. rowsN: mla_decode; dimN: gqa_decode.
 REGISTER_LIMITS = {"rows8": 255, "rows16": 255, "rows32": 255, "rows48": 128, "rows64": 128,
                    "dim64": 96, "dim96": 128, "dim128": 96, "dim256": 168}
+# FFD: one CTA an SM of 256 threads, or 128 at head_dim 256.
+FFD_REGISTERS = 255
+# Bytes of spill stores: the state and the query of 256 dims do not fit in 255 registers.
+FFD_SPILLS = {"dim256": 1024}
 # The merge kernel (of gqa_decode) must be resident beside the decode kernel: 2 CTAs of 256 threads
 # an SM.
 MERGE_REGISTERS = 128
@@ -34,6 +38,18 @@ def read_report(path):
     return kernels
 
 
+def check_ffd(instance, kernels):
+    allowed = FFD_SPILLS.get(instance.split("_")[1], 0)
+    problems = [] if len(kernels) == 1 else [f"ffd {instance}: {len(kernels)} kernels, expected 1"]
+    for _, spills, registers in kernels:
+        print(f"{instance:18} ffd registers {registers:3} spill stores {spills} bytes")
+        if registers > FFD_REGISTERS:
+            problems.append(f"ffd {instance}: {registers} registers, at most {FFD_REGISTERS}")
+        if spills > allowed:
+            problems.append(f"ffd {instance}: {spills} bytes spilled; at most {allowed}")
+    return problems
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     reports = sorted(build.glob("**/instances/*.cu.o.ptxas"))
@@ -41,6 +57,9 @@ def main():
     for report in reports:
         instance = report.name.removesuffix(".cu.o.ptxas")
         kernels = read_report(report)
+        if "ffd_decode" in report.parts:
+            problems += check_ffd(instance, kernels)
+            continue
         expected = 1 if "_rows" in instance else 2
         if len(kernels) != expected:
             problems.append(f"{instance}: {len(kernels)} kernels in the report, expected {expected}")

@@ -44,6 +44,11 @@ struct RunOptions {
 // The outputs of one run of `execute`, poisoned before it.
 Outputs run_with(const DecodeDesc& desc, const DecodeArgs& args, const ExecuteFn& execute);
 
+// What run_plan runs instead of the library's CPU backend, for the rest of the process: the op
+// tests on another device. What it refuses as unsupported passes run_and_check.
+void set_run_plan(DecodeFn decode);
+bool has_run_plan();
+
 // The CPU of this process. LONGDECODE_TEST_WITHOUT_AMX=1: as if it had no matrix unit.
 const DeviceInfo& cpu_device();
 
