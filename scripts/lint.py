@@ -6,6 +6,7 @@ path:line: what and exits 1 when there is one.
 - at most 400 lines a file, 80 lines a function
 - include direction: a layer includes only itself and the layers below it
 - installed headers include no third-party or internal header
+- the README's CPU table is what scripts/cpu_results.py makes of benchmarks/results/cpu
 """
 import argparse
 import pathlib
@@ -130,6 +131,9 @@ def main():
         if path in c_sources:
             problems += [*check_includes(path, lines), *check_functions(path, lines)]
     problems += check_format(c_sources)
+    tables = subprocess.run([ROOT / "scripts" / "cpu_results.py", "--check"],
+                            capture_output=True, text=True)
+    problems += tables.stderr.splitlines()
     for problem in problems:
         print(problem)
     print(f"lint: {len(sources)} files, {len(problems)} problems")
