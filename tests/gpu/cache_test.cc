@@ -12,6 +12,7 @@
 #include "base/float_convert.h"
 #include "longdecode/longdecode.h"
 #include "tests/gpu/mla_workload.h"
+#include "tests/gpu/side_memory.h"
 
 namespace longdecode::gpu_test {
 namespace {
@@ -83,31 +84,14 @@ class Side {
   }
 
  private:
-  // Device memory for the GPU; pinned host memory, readable by both, for the CPU.
-  class Memory {
-   public:
-    Memory(const std::vector<uint8_t>& bytes, bool on_host) : on_host_(on_host) {
-      const size_t size = bytes.size() + 64;
-      check_cuda(on_host ? cudaMallocHost(&data_, size) : cudaMalloc(&data_, size), "allocate");
-      check_cuda(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyDefault), "upload");
-    }
-    ~Memory() { on_host_ ? cudaFreeHost(data_) : cudaFree(data_); }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    void* data() const { return data_; }
-
-   private:
-    void* data_ = nullptr;
-    bool on_host_;
-  };
-  std::unique_ptr<Memory> upload(const std::vector<uint8_t>& bytes) const {
-    return std::make_unique<Memory>(bytes, device_.type == DeviceType::kCpu);
+  std::unique_ptr<SideMemory> upload(const std::vector<uint8_t>& bytes) const {
+    return std::make_unique<SideMemory>(bytes, device_.type == DeviceType::kCpu);
   }
 
   DeviceInfo device_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<DecodePlan> plan_;
-  std::unique_ptr<Memory> workspace_;
+  std::unique_ptr<SideMemory> workspace_;
 };
 
 std::vector<uint8_t> random_values(int64_t count, DType dtype, std::mt19937& rng) {

@@ -188,6 +188,42 @@ bool DeviceProblem::canaries_intact() const {
                      [](const auto& memory) { return memory->canaries_intact(); });
 }
 
+CapturedRun::CapturedRun(const DeviceInfo& device) : device_(device) {
+  check_cuda(cudaStreamCreate(&stream_), "stream");
+}
+
+CapturedRun::~CapturedRun() {
+  if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  cudaStreamDestroy(stream_);
+}
+
+Status CapturedRun::capture(const DecodeDesc& desc, const DecodeArgs& sized) {
+  problem_ = std::make_unique<DeviceProblem>(desc, sized, device_);
+  if (!problem_->status().ok()) return problem_->status();
+  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture");
+  const Status status = problem_->run(stream_);
+  cudaGraph_t captured;
+  check_cuda(cudaStreamEndCapture(stream_, &captured), "capture");
+  if (!status.ok()) return status;
+  check_cuda(cudaGraphInstantiate(&graph_, captured, 0), "instantiate");
+  check_cuda(cudaGraphDestroy(captured), "destroy");
+  return Status();
+}
+
+Status CapturedRun::run(const DecodeDesc& desc, const DecodeArgs& host,
+                        const KvLayerView& capacity) {
+  if (graph_ == nullptr) {
+    DecodeArgs sized = host;
+    sized.kv = capacity;
+    const Status status = capture(desc, sized);
+    if (!status.ok()) return status;
+  }
+  problem_->upload(host);
+  check_cuda(cudaGraphLaunch(graph_, stream_), "replay");
+  problem_->download(host);
+  return Status();
+}
+
 void set_weight_rounding(DType dtype, Outputs* outputs) {
   outputs->weight_unit = dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
   outputs->weight_floor = dtype == DType::kF16 ? 0x1p-25 : 0.0;

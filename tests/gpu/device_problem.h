@@ -64,6 +64,28 @@ class DeviceProblem {
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
 };
 
+// A run that is captured in a CUDA Graph once and replayed after contents, lengths and tables have
+// changed.
+class CapturedRun {
+ public:
+  explicit CapturedRun(const DeviceInfo& device);
+  ~CapturedRun();
+  CapturedRun(const CapturedRun&) = delete;
+  CapturedRun& operator=(const CapturedRun&) = delete;
+
+  // The first call captures, on pools as large as those of `capacity`; each one uploads `host`,
+  // replays and downloads.
+  Status run(const DecodeDesc& desc, const DecodeArgs& host, const KvLayerView& capacity);
+
+ private:
+  Status capture(const DecodeDesc& desc, const DecodeArgs& sized);
+
+  DeviceInfo device_;
+  std::unique_ptr<DeviceProblem> problem_;
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 // Runs a problem on the device, twice: the second run, on the used workspace, must give the same
 // bits. Outputs say what the kernel's arithmetic is (16-bit weights).
 Outputs run_on_device(const DecodeDesc& desc, const DecodeArgs& args, const DeviceInfo& device);

@@ -65,34 +65,15 @@ TEST(CudaFfd, GraphReplay) {
     std::reverse(second_spec.kv_lens.begin(), second_spec.kv_lens.end());
     second_spec.seed = 2;
     const PagedProblem first(first_spec), second(second_spec);
-    std::unique_ptr<DeviceProblem> device;
-    cudaGraphExec_t graph = nullptr;
-    cudaStream_t stream;
-    check_cuda(cudaStreamCreate(&stream), "stream");
+    CapturedRun captured(*device_info);
     for (const PagedProblem* problem : {&first, &second, &first}) {
-      const auto replay = [&](const DecodeDesc& desc, const DecodeArgs& host) -> Status {
-        if (device == nullptr) {
-          device = std::make_unique<DeviceProblem>(desc, host, *device_info);
-          if (!device->status().ok()) return device->status();
-          check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-          const Status status = device->run(stream);
-          cudaGraph_t captured;
-          check_cuda(cudaStreamEndCapture(stream, &captured), "capture");
-          if (!status.ok()) return status;
-          check_cuda(cudaGraphInstantiate(&graph, captured, 0), "instantiate");
-          check_cuda(cudaGraphDestroy(captured), "destroy");
-        }
-        device->upload(host);
-        check_cuda(cudaGraphLaunch(graph, stream), "replay");
-        device->download(host);
-        return {};
+      const auto replay = [&](const DecodeDesc& desc, const DecodeArgs& host) {
+        return captured.run(desc, host, host.kv);
       };
       Outputs outputs = run_with(problem->desc(), problem->args(), replay);
       set_weight_rounding(DType::kBF16, &outputs);
       EXPECT_EQ(check(*problem, outputs), "") << "batch " << batch;
     }
-    check_cuda(cudaGraphExecDestroy(graph), "destroy");
-    check_cuda(cudaStreamDestroy(stream), "destroy");
   }
 }
 

@@ -16,6 +16,7 @@
 #include "base/float_convert.h"
 #include "longdecode/kv_cache.h"
 #include "tests/gpu/mla_workload.h"
+#include "tests/gpu/side_memory.h"
 
 namespace longdecode::gpu_test {
 namespace {
@@ -23,24 +24,6 @@ namespace {
 constexpr int32_t kHeads = 3;
 constexpr int32_t kMaxSequences = 5;
 constexpr int64_t kMaxKvLen = 1500;
-
-// Device memory of a side; pinned host memory for the CPU, so that it is read like the other.
-class SideMemory {
- public:
-  SideMemory(const std::vector<uint8_t>& bytes, bool on_host) : on_host_(on_host) {
-    const size_t size = std::max<size_t>(bytes.size(), 64);
-    check_cuda(on_host ? cudaMallocHost(&data_, size) : cudaMalloc(&data_, size), "allocate");
-    check_cuda(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyDefault), "upload");
-  }
-  ~SideMemory() { on_host_ ? cudaFreeHost(data_) : cudaFree(data_); }
-  SideMemory(const SideMemory&) = delete;
-  SideMemory& operator=(const SideMemory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-  bool on_host_;
-};
 
 class Side {
  public:

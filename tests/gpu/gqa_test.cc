@@ -157,35 +157,15 @@ void test_graph(Tally& tally) {
     DecodeArgs base = first.args();
     base.kv.k.shape[0] = base.kv.v.shape[0] = base.kv.num_pages =
         std::max(first.args().kv.num_pages, second.args().kv.num_pages);
-    std::unique_ptr<DeviceProblem> device;
-    cudaGraphExec_t graph = nullptr;
-    cudaStream_t stream;
-    check_cuda(cudaStreamCreate(&stream), "stream");
+    CapturedRun captured(tally.device);
     for (const PagedProblem* problem : {&first, &second, &first}) {
-      const auto replay = [&](const DecodeDesc& desc, const DecodeArgs& host) -> Status {
-        if (device == nullptr) {
-          DecodeArgs sized = host;
-          sized.kv = base.kv;
-          device = std::make_unique<DeviceProblem>(desc, sized, tally.device);
-          check_status(device->status(), "plan");
-          check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-          check_status(device->run(stream), "run");
-          cudaGraph_t captured;
-          check_cuda(cudaStreamEndCapture(stream, &captured), "capture");
-          check_cuda(cudaGraphInstantiate(&graph, captured, 0), "instantiate");
-          check_cuda(cudaGraphDestroy(captured), "destroy");
-        }
-        device->upload(host);
-        check_cuda(cudaGraphLaunch(graph, stream), "replay");
-        device->download(host);
-        return {};
+      const auto replay = [&](const DecodeDesc& desc, const DecodeArgs& host) {
+        return captured.run(desc, host, base.kv);
       };
       Outputs outputs = run_with(problem->desc(), problem->args(), replay);
       set_weight_rounding(DType::kBF16, &outputs);
       tally.count(check(*problem, outputs), fmt::format("graph, batch {}", batch));
     }
-    check_cuda(cudaGraphExecDestroy(graph), "destroy");
-    check_cuda(cudaStreamDestroy(stream), "destroy");
   }
 }
 

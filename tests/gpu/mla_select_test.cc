@@ -6,18 +6,10 @@
 
 #include "cuda/kernels/mla_decode/sm90/decode_kernel.h"
 #include "longdecode/attention.h"
+#include "tests/gpu/h200.h"
 
 namespace longdecode {
 namespace {
-
-DeviceInfo h200() {
-  DeviceInfo device;
-  device.type = DeviceType::kCuda;
-  device.compute_capability = 90;
-  device.num_sms = 132;
-  device.shared_memory_bytes = 232448;
-  return device;
-}
 
 DecodeDesc mla_desc(int32_t num_q_heads = 16) {
   DecodeDesc desc;
@@ -28,11 +20,6 @@ DecodeDesc mla_desc(int32_t num_q_heads = 16) {
   desc.max_batch = 256;
   desc.max_kv_len = 262144;
   return desc;
-}
-
-std::string refusal(const DecodeDesc& desc) {
-  const Result<KernelChoice> choice = select_kernel(desc, h200());
-  return choice.ok() ? "served" : choice.status().message();
 }
 
 TEST(MlaSelect, RefusesWhatChangesTheScoresWithTheReason) {

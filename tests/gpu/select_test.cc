@@ -6,29 +6,16 @@
 
 #include "cuda/kernels/gqa_decode/decode_kernel.h"
 #include "longdecode/attention.h"
+#include "tests/gpu/h200.h"
 
 namespace longdecode {
 namespace {
-
-DeviceInfo h200() {
-  DeviceInfo device;
-  device.type = DeviceType::kCuda;
-  device.compute_capability = 90;
-  device.num_sms = 132;
-  device.shared_memory_bytes = 232448;
-  return device;
-}
 
 DecodeDesc dense_desc(int32_t head_dim = 128, int32_t page_size = 64) {
   DecodeDesc desc;
   desc.format = KvFormat::gqa(KeyEncoding::kPlain, DType::kBF16, 8, head_dim, page_size);
   desc.max_kv_len = 262144;
   return desc;
-}
-
-std::string refusal(const DecodeDesc& desc, const DeviceInfo& device = h200()) {
-  const Result<KernelChoice> choice = select_kernel(desc, device);
-  return choice.ok() ? "served" : choice.status().message();
 }
 
 TEST(GqaSelect, ServesEveryShapeOfTheFamily) {
@@ -64,11 +51,35 @@ TEST(GqaSelect, RefusalsListEveryReason) {
   desc.q_dtype = DType::kF16;
   EXPECT_NE(refusal(desc).find("q_dtype is 1"), std::string::npos) << refusal(desc);
   desc = dense_desc();
-  desc.format.keys = KeyEncoding::kTwoPlane;
-  EXPECT_NE(refusal(desc).find("keys are two-plane"), std::string::npos) << refusal(desc);
-  desc = dense_desc();
   desc.max_batch = 1 << 20;
   EXPECT_NE(refusal(desc).find("at most 2^31 - 1"), std::string::npos) << refusal(desc);
+}
+
+// Dense attention over two planes is FFD that keeps everything.
+TEST(GqaSelect, TwoPlanesGoToFfdForBothMethods) {
+  DecodeDesc desc = dense_desc();
+  desc.format.keys = KeyEncoding::kTwoPlane;
+  for (const Method method : {Method::kDense, Method::kFfd}) {
+    desc.method = method;
+    const Result<KernelChoice> choice = select_kernel(desc, h200());
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    EXPECT_EQ(choice->name, "cuda/ffd_decode");
+  }
+}
+
+TEST(FfdSelect, RefusalsListEveryReason) {
+  DecodeDesc desc = dense_desc();
+  desc.format.keys = KeyEncoding::kTwoPlane;
+  desc.method = Method::kFfd;
+  desc.soft_cap = 30.0f;
+  desc.sliding_window = 4096;
+  desc.learned_sinks = true;
+  for (const char* reason : {"soft_cap is 30", "sliding_window is 4096", "learned_sinks is set"}) {
+    EXPECT_NE(refusal(desc).find(reason), std::string::npos) << refusal(desc);
+  }
+  desc = dense_desc(80, 64);
+  desc.format.keys = KeyEncoding::kTwoPlane;
+  EXPECT_NE(refusal(desc).find("key_dim is 80"), std::string::npos) << refusal(desc);
 }
 
 TEST(GqaRunShape, RowGroupsFillCtasAndWorkersFillTheDevice) {
