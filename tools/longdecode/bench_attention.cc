@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "list_option.h"
 #include "output.h"
+#include "output_flags.h"
 
 namespace longdecode::tool {
 namespace {
@@ -183,8 +184,7 @@ void add_bench_attention(CLI::App& bench, Status& outcome) {
                   "last-level cache (CUDA: 384M); less (CUDA: than 256M) is reported as "
                   "cold-partial, 0 as warm")
       ->transform(CLI::AsSizeValue(false));
-  app->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout for -")
-      ->type_name("FILE");
+  add_json_flag(*app, options->json_path);
   app->footer(kFooter);
   app->callback([options, &outcome] { outcome = run_bench_attention(*options); });
 }

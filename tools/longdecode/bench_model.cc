@@ -20,6 +20,7 @@
 #include "list_option.h"
 #include "option_checks.h"
 #include "output.h"
+#include "output_flags.h"
 #include "progress.h"
 #include "runner/model/session.h"
 #include "runner/prompt_cache/snapshot.h"
@@ -304,12 +305,8 @@ void add_bench_model(CLI::App& bench, Status& outcome) {
   command->add_option("-r,--repetitions", options->num_reps, "Timed repetitions of each row");
   add_list_option(*command, "--method", options->methods, "dense, ffd");
   add_session_flags(*command, options->session);
-  command
-      ->add_option("--json", options->json_path,
-                   "Write the rows as JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
-  command->add_flag("--progress", options->progress,
-                    "Show progress on stderr even when it is no terminal");
+  add_json_flag(*command, options->json_path);
+  add_progress_flag(*command, options->progress);
   command->footer(kFooter);
   command->callback([command, options, &outcome] {
     outcome = check(*command, *options);

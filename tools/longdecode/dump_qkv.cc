@@ -15,6 +15,7 @@
 #include "list_option.h"
 #include "option_checks.h"
 #include "output.h"
+#include "output_flags.h"
 #include "progress.h"
 #include "runner/model/session.h"
 #include "safetensors.h"
@@ -169,8 +170,7 @@ void add_dump_qkv(CLI::App& app, Status& outcome) {
       ->default_str("");
   command->add_option("--dtype", options->dtype, "f32 or f16");
   add_thread_flag(*command, options->num_threads);
-  command->add_flag("--progress", options->progress,
-                    "Show progress on stderr even when it is no terminal");
+  add_progress_flag(*command, options->progress);
   command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check(*command, *options);

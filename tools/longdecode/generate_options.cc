@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "option_checks.h"
+#include "output_flags.h"
 
 namespace longdecode::tool {
 namespace {
@@ -70,10 +71,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
                   "is faster; not with --prompt-cache; 0: never")
       ->envname("LONGDECODE_FFD_MIN_LEN")
       ->group("Attention");
-  command
-      .add_option("--json", options.json_path,
-                  "Write the result as JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
+  add_json_flag(command, options.json_path);
   command
       .add_option("--prompt-cache", options.prompt_cache_path,
                   "Keep the KV cache in FILE: a later run whose prompt starts with the cached one "
@@ -84,8 +82,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
                    "Chat: every line of stdin is a message, after that of -p or -f if given; "
                    "Ctrl-D ends, Ctrl-C stops an answer; -c is the model's unless given");
   command.add_flag("--verbose", options.verbose, "Show where the time went, on stderr");
-  command.add_flag("--progress", options.progress,
-                   "Show progress on stderr even when it is no terminal");
+  add_progress_flag(command, options.progress);
 }
 
 std::string decode_method(const GenerateOptions& options, int64_t context_len) {

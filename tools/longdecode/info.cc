@@ -11,6 +11,7 @@
 #include "longdecode/attention.h"
 #include "model_facts.h"
 #include "output.h"
+#include "output_flags.h"
 #include "support.h"
 
 namespace longdecode::tool {
@@ -145,8 +146,7 @@ void add_info(CLI::App& app, Status& outcome) {
   auto options = std::make_shared<InfoOptions>();
   info->add_option("-m,--model", options->model_path, "Model, a GGUF file: its facts, too")
       ->type_name("FILE");
-  info->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
+  add_json_flag(*info, options->json_path);
   info->footer("\nExamples:\n  longdecode info\n  longdecode info -m model.gguf --json -");
   info->callback([options, &outcome] { outcome = run_info(*options); });
 }

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "option_checks.h"
 #include "output.h"
+#include "output_flags.h"
 #include "progress.h"
 #include "runner/model/session.h"
 #include "session_options.h"
@@ -170,12 +171,8 @@ void add_perplexity(CLI::App& app, Status& outcome) {
       ->envname("LONGDECODE_METHOD")
       ->group("Attention");
   add_session_flags(*command, options->session);
-  command
-      ->add_option("--json", options->json_path,
-                   "Write the result as JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
-  command->add_flag("--progress", options->progress,
-                    "Show progress on stderr even when it is no terminal");
+  add_json_flag(*command, options->json_path);
+  add_progress_flag(*command, options->progress);
   command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check(*command, *options);

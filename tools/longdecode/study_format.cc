@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "option_checks.h"
 #include "output.h"
+#include "output_flags.h"
 #include "progress.h"
 #include "runner/model/session.h"
 #include "session_options.h"
@@ -155,12 +156,8 @@ void add_study_format(CLI::App& app, Status& outcome) {
   command->add_option("-s,--seed", options->seed, "Seed of positions, needles and synthetic keys");
   command->add_flag("--synthetic,!--no-synthetic", options->synthetic, "Study synthetic keys, too");
   add_thread_flag(*command, options->num_threads);
-  command
-      ->add_option("--json", options->json_path,
-                   "Write the result as JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
-  command->add_flag("--progress", options->progress,
-                    "Show progress on stderr even when it is no terminal");
+  add_json_flag(*command, options->json_path);
+  add_progress_flag(*command, options->progress);
   command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check(*command, *options);

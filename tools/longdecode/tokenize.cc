@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "generate_options.h"
 #include "output.h"
+#include "output_flags.h"
 #include "prompt.h"
 #include "runner/gguf/gguf_file.h"
 #include "runner/tokenizer/from_gguf.h"
@@ -60,8 +61,7 @@ void add_tokenize(CLI::App& app, Status& outcome) {
   CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a prompt");
   auto options = std::make_shared<TokenizeOptions>();
   add_prompt_options(*command, options->prompt);
-  command->add_option("--json", options->json_path, "Write JSON to FILE, or to stdout alone for -")
-      ->type_name("FILE");
+  add_json_flag(*command, options->json_path);
   command->footer(kExamples);
   command->callback([command, options, &outcome] {
     outcome = check_prompt_options(*command, options->prompt);
