@@ -31,7 +31,7 @@ namespace longdecode {
 struct FfdOptions {
   float delta = 5.0f;  // nats, >= 0; infinity keeps every token
   // >= 0; margin = this * standard deviation of the 2-bit noise. 0.5 halves the tiles that the
-  // noise drops although exact scores keep them (docs/adr/0006-key-format.md).
+  // noise drops although exact scores keep them (docs/adr/0007-key-format.md).
   float margin_sigmas = 0.5f;
   bool certified = false;       // worst-case margin: no token with s >= m~ - delta is missed
   int32_t sink_tokens = 128;    // >= 0, the first tokens of the sequence
