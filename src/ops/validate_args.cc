@@ -79,7 +79,7 @@ Status check_sequence(const KvLayerView& kv, const BatchView& batch, int32_t b,
   }
   if (kv_len == 0 || query_len == 0) return {};
   const int64_t pages = ceil_div(kv_len, kv.format.page_size);
-  if (batch.batch > 1 && pages > batch.block_table_stride) {
+  if (pages > batch.block_table_stride) {
     return invalid_argument("batch.block_table_stride is {}; batch.kv_lens[{}] = {} needs {}",
                             batch.block_table_stride, b, kv_len, pages);
   }

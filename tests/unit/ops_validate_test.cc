@@ -184,6 +184,16 @@ void expect_runs_refused(const KvFormat& format, std::initializer_list<RunCase> 
   }
 }
 
+TEST(ValidateRun, BoundsTheTableOfASingleSequence) {
+  SmallCache cache(plain(), {150});
+  TestRun run(dense_desc(plain(), 4, 200), cache, 1);
+  for (const int64_t stride : {0, 1, 9}) {
+    run.args.batch.block_table_stride = stride;
+    expect_refused(run.run(), StatusCode::kInvalidArgument,
+                   "batch.block_table_stride is " + std::to_string(stride));
+  }
+}
+
 TEST(ValidateRun, RefusesBadTensors) {
   static const float kSinks[4] = {};
   expect_runs_refused(
