@@ -8,12 +8,17 @@
 
 namespace longdecode::cuda {
 
+inline StatusCode status_code(cudaError_t error) {
+  if (error == cudaErrorMemoryAllocation) return StatusCode::kOutOfMemory;
+  const bool no_device = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+                         error == cudaErrorInvalidDevice;
+  return no_device ? StatusCode::kUnavailable : StatusCode::kInternal;
+}
+
 // `what` names the call or kernel that failed.
 inline Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status();
-  const bool no_memory = error == cudaErrorMemoryAllocation;
-  return make_status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kInternal,
-                     "{}: CUDA error {} ({})", what, cudaGetErrorName(error),
+  return make_status(status_code(error), "{}: CUDA error {} ({})", what, cudaGetErrorName(error),
                      cudaGetErrorString(error));
 }
 
