@@ -46,6 +46,40 @@ class BadInput(unittest.TestCase):
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "-f", "y"], "-p and -f")
         self.refused(["tokenize", "-p", "x"], "-m FILE")
 
+    def test_numbers_that_would_become_others(self):
+        generate = ["generate", "-m", "x.gguf", "-p", "x"]
+        bench = ["bench", "attention"]
+        for args, part in [(generate + ["--predict", ""], "the value is empty; allowed: an integer"),
+                           (generate + ["--temp", ""], "the value is empty; allowed: a number"),
+                           (bench + ["--seed", ""], "the value is empty"),
+                           (generate + ["--predict", "010"], '"010" is not decimal'),
+                           (generate + ["--predict", "0x10"], '"0x10" is not decimal'),
+                           (bench + ["--seed", "99999999999999999999"],
+                            "99999999999999999999 is out of range"),
+                           (generate + ["--temp", "1e300"], "1e300 is out of range")]:
+            self.refused(args, args[-2], part)
+        self.refused(generate, "LONGDECODE_N_PREDICT", '"010" is not decimal',
+                     env={"LONGDECODE_N_PREDICT": "010"})
+
+    def test_output_that_is_an_input(self):
+        model = self.write("model.gguf", b"weights")
+        text = self.write("text.txt", b"words")
+        link = self.folder / "link.json"
+        link.symlink_to(text)
+        generate = ["generate", "-m", model, "-f", text]
+        self.refused(generate + ["--json", model], "--json", model, "another file")
+        self.refused(generate + ["--json", text], "--json", text)
+        self.refused(generate + ["--json", link], "--json", link)
+        self.refused(generate + ["--prompt-cache", text], "--prompt-cache", text)
+        cache = self.folder / "new"
+        self.refused(generate + ["--json", cache, "--prompt-cache", cache], "--json", cache)
+        for command in ("tokenize", "perplexity", "bench model"):
+            self.refused([*command.split(), "-m", model, "-f", text, "--json", model], "--json")
+        self.refused(["dump-qkv", "-m", model, "-f", text, "-o", model], "-o", model)
+        self.refused(["info", "-m", model, "--json", model], "--json", model)
+        self.assertEqual(model.read_bytes(), b"weights")
+        self.assertEqual(text.read_bytes(), b"words")
+
     def test_prompt_without_end(self):
         self.refused(["generate", "-m", "x.gguf", "-f", "/dev/zero"], "/dev/zero is larger than")
 
@@ -58,7 +92,7 @@ class BadInput(unittest.TestCase):
     def test_values(self):
         cases = [
             (["-n", "-1"], "-n is -1"), (["-n", "many"], "--predict"),
-            (["-n", "99999999999999999999"], "-n is"), (["-s", "5000000000"], "-s is"),
+            (["-n", "99999999999999999999"], "99999999999999999999 is out of range"), (["-s", "5000000000"], "-s is"),
             (["-c", "-5"], "-c is -5"), (["-t", "0"], "-t is 0", "1"), (["-t", "-2"], "-t is -2"),
             (["-t", "100000"], "-t is 100000"),
             (["-s", "-2"], "-s is -2"),

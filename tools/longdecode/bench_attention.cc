@@ -106,7 +106,8 @@ Status check_rows(const std::vector<bench::BenchRow>& rows) {
 }
 
 Status run_bench_attention(const BenchAttentionOptions& options) {
-  LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(JsonOutput output,
+                      JsonOutput::open(options.json_path, {options.shapes_path}));
   std::vector<ShapeRequest> requests = {options.shape};
   if (!options.shapes_path.empty()) {
     LD_ASSIGN_OR_RETURN(requests, read_shapes_file(options.shapes_path, options.shape));

@@ -255,7 +255,8 @@ Result<std::vector<int32_t>> bench_tokens(const BenchModelOptions& options,
 }
 
 Status run_bench_model(const BenchModelOptions& options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(const JsonOutput output,
+                      JsonOutput::open(options.json_path, {options.model_path, options.text_path}));
   LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokens, bench_tokens(options, *model));

@@ -89,9 +89,14 @@ void fill_result(const GenerateOptions& options, const runner::Session& session,
 }
 
 Status run_generate(GenerateOptions options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(
+      const JsonOutput output,
+      JsonOutput::open(options.json_path, {options.prompt.model_path, options.prompt.file_path,
+                                           options.prompt_cache_path}));
   LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
 
+  LD_RETURN_IF_ERROR(check_own_file("--prompt-cache", options.prompt_cache_path,
+                                    {options.prompt.model_path, options.prompt.file_path}));
   LD_ASSIGN_OR_RETURN(auto cache, PromptCacheFile::open(options.prompt_cache_path));
 
   Stopwatch watch;

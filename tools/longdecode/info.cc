@@ -114,7 +114,8 @@ std::string shapes_text(const std::vector<ShapeKernel>& rows) {
 }
 
 Status run_info(const InfoOptions& options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(const JsonOutput output,
+                      JsonOutput::open(options.json_path, {options.model_path}));
   Json info = {{"version", build_info().version}, {"build", build_json()}};
   info["backends"] = {backend_json("cpu", DeviceType::kCpu),
                       backend_json("cuda", DeviceType::kCuda)};

@@ -71,7 +71,7 @@ int run(int argc, char** argv) {
   bench->require_subcommand(1);
   add_bench_attention(*bench, outcome);
   add_bench_model(*bench, outcome);
-  refuse_empty_file_names(app);
+  check_option_texts(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -92,7 +92,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (!longdecode::tool::reserve_standard_descriptors()) return longdecode::tool::kExitRunTime;
-  std::signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of write, not a silent death
+  // A closed stdout and a file beyond the limit are errors of write, not a silent death.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return longdecode::tool::run(argc, argv);
   } catch (const std::exception& error) {

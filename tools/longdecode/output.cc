@@ -59,10 +59,28 @@ Result<std::string> check_output_path(const char* flag, const std::string& path)
   return target;
 }
 
-Result<JsonOutput> JsonOutput::open(const std::string& path) {
+Status check_own_file(const char* flag, const std::string& path,
+                      std::initializer_list<std::string> others) {
+  const auto is_file = [](const std::string& name) { return !name.empty() && name != "-"; };
+  if (!is_file(path)) return {};
+  for (const std::string& other : others) {
+    std::error_code error;
+    const bool same =
+        is_file(other) && (fs::equivalent(path, other, error) ||
+                           fs::weakly_canonical(path, error) == fs::weakly_canonical(other, error));
+    if (!same) continue;
+    return invalid_argument("{} {} is {}, which this command uses too; allowed: another file", flag,
+                            path, other);
+  }
+  return {};
+}
+
+Result<JsonOutput> JsonOutput::open(const std::string& path,
+                                    std::initializer_list<std::string> others) {
   JsonOutput output;
   output.path_ = path;
   if (path.empty() || path == "-") return output;
+  LD_RETURN_IF_ERROR(check_own_file("--json", path, others));
   std::error_code error;
   const fs::file_type kind = fs::status(path, error).type();
   const bool special = kind == fs::file_type::character || kind == fs::file_type::fifo;

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace longdecode::tool {
@@ -43,6 +48,33 @@ const char* allowed_values(const std::string& type) {
   if (type == "UINT") return "an integer, 0 or more";
   if (type == "FLOAT") return "a number";
   return "true or false";
+}
+
+std::string empty_value(const std::string& type) {
+  return fmt::format("the value is empty; allowed: {}", allowed_values(type));
+}
+
+// "" where the conversion to come gives the value that is written there, or says why not.
+std::string integer_problem(const std::string& text, const std::string& type) {
+  if (text.empty()) return empty_value(type);
+  const size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
+  if (text.size() > first + 1 && text[first] == '0') {
+    return fmt::format("\"{}\" is not decimal; allowed: {} without leading zeros", text,
+                       allowed_values(type));
+  }
+  int64_t value = 0;
+  const auto result =
+      std::from_chars(text.data() + (text[0] == '+' ? 1 : 0), text.data() + text.size(), value);
+  if (result.ec != std::errc::result_out_of_range) return "";
+  return fmt::format("{} is out of range; allowed: {} of 64 bits", text, allowed_values(type));
+}
+
+std::string float_problem(const std::string& text) {
+  if (text.empty()) return empty_value("FLOAT");
+  const double value = std::strtod(text.c_str(), nullptr);
+  const bool named = text.find_first_of("0123456789") == std::string::npos;  // inf, nan
+  if (named || std::fabs(value) <= std::numeric_limits<float>::max()) return "";
+  return fmt::format("{} is out of range; allowed: numbers up to 3.4e38, inf", text);
 }
 
 // "Could not convert: --temp = abc" does not say what would do.
@@ -89,14 +121,22 @@ bool is_given(const std::string& name, int argc, char** argv) {
 
 }  // namespace
 
-void refuse_empty_file_names(CLI::App& app) {
+void check_option_texts(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_type_name() != "FILE") continue;
-    option->check([](const std::string& path) {
-      return path.empty() ? std::string("the name is empty; allowed: a file name") : std::string();
-    });
+    const std::string type = option->get_type_name();
+    if (type == "FILE") {
+      option->check([](const std::string& path) {
+        return std::string(path.empty() ? "the name is empty; allowed: a file name" : "");
+      });
+    } else if (option->get_expected_max() > 1) {  // a list, whose parts add_list_option checks
+      continue;
+    } else if (type == "INT" || type == "UINT") {
+      option->check([type](const std::string& text) { return integer_problem(text, type); });
+    } else if (type == "FLOAT") {
+      option->check(float_problem);
+    }
   }
-  for (CLI::App* command : app.get_subcommands({})) refuse_empty_file_names(*command);
+  for (CLI::App* command : app.get_subcommands({})) check_option_texts(*command);
 }
 
 std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, int argc,

@@ -7,8 +7,9 @@
 
 namespace longdecode::tool {
 
-// Refuses an empty name wherever an option takes a FILE.
-void refuse_empty_file_names(CLI::App& app);
+// Refuses what CLI11 would turn into another value: an empty name where an option takes a FILE, and
+// numbers that are empty, octal, hexadecimal or beyond their type.
+void check_option_texts(CLI::App& app);
 
 // The message of an error that app.parse(argc, argv) threw.
 std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, int argc,

@@ -123,7 +123,8 @@ std::string report_json(const PerplexityOptions& options, const PerplexityResult
 }
 
 Status run_perplexity(const PerplexityOptions& options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(const JsonOutput output,
+                      JsonOutput::open(options.json_path, {options.model_path, options.text_path}));
   for (const std::string& flag : options.unused_flags) {
     print_note(fmt::format("{} has no effect with --method {}", flag, options.method));
   }

@@ -40,7 +40,9 @@ std::string token_lines(const runner::Tokenizer& tokenizer, const std::vector<in
 }
 
 Status run_tokenize(const TokenizeOptions& options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path));
+  LD_ASSIGN_OR_RETURN(
+      const JsonOutput output,
+      JsonOutput::open(options.json_path, {options.prompt.model_path, options.prompt.file_path}));
   LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
   LD_ASSIGN_OR_RETURN(const auto file, runner::GgufFile::open(options.prompt.model_path));
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(file));
