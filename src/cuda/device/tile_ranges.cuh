@@ -8,10 +8,10 @@
 #define LONGDECODE_CUDA_DEVICE_TILE_RANGES_CUH_
 
 #include "cuda/device/divisor.h"
+#include "cuda/device/warp.cuh"
 
 namespace longdecode::cuda {
 
-inline constexpr uint32_t kFullWarp = 0xffffffffu;
 // Batches up to this many sequences are dealt from one window.
 inline constexpr int kWindowSequences = 32;
 // Larger ones need the sums of this many blocks of sequences (fewer may exist) in shared memory.
@@ -32,16 +32,6 @@ struct PairSplits {
 // most one later split (in its first segment), so 2 * num_workers slots are enough.
 __device__ __forceinline__ int partial_slot(int first_worker, int split) {
   return 2 * (first_worker + split) + (split == 0 ? 1 : 0);
-}
-
-__device__ __forceinline__ int warp_inclusive_sum(int value) {
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset <<= 1) {
-    const int before = __shfl_up_sync(kFullWarp, value, offset);
-    if (lane >= offset) value += before;
-  }
-  return value;
 }
 
 // `total` tiles dealt out: the first `remainder` workers get per_worker + 1, the others per_worker.
@@ -133,7 +123,7 @@ class TileRanges {
     const int sequence = first + (threadIdx.x & 31);
     window_ = first;
     tiles_ = sequence < batch_ ? tiles_of_(sequence) : 0;
-    inclusive_ = warp_inclusive_sum(tiles_ * num_heads_) + tiles_before;
+    inclusive_ = warp_inclusive_sum(tiles_ * num_heads_, threadIdx.x & 31) + tiles_before;
   }
 
   __device__ __forceinline__ void set_range(int worker) {
@@ -154,7 +144,7 @@ class TileRanges {
       const int block = lane * kPerLane + i;
       own += block < num_blocks ? s_block_sums[block] : 0;
     }
-    const int inclusive = warp_inclusive_sum(own);
+    const int inclusive = warp_inclusive_sum(own, lane);
     ranges_ = EqualRanges(__shfl_sync(kFullWarp, inclusive, 31), num_workers);
     set_range(worker);
     if (position_ >= end_) return;

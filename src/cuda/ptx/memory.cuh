@@ -76,12 +76,6 @@ __device__ __forceinline__ void store_shared(uint32_t s_address, float4 value) {
                : "memory");
 }
 
-__device__ __forceinline__ float load_shared_float(uint32_t s_address) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(s_address) : "memory");
-  return value;
-}
-
 __device__ __forceinline__ uint32_t load_shared_u32(uint32_t s_address) {
   uint32_t value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(s_address) : "memory");

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/warp.cuh"
 #include "cuda/kernels/ffd_decode/params.h"
 #include "cuda/kernels/ffd_decode/tile.h"
 #include "cuda/ptx/memory.cuh"
@@ -15,7 +16,6 @@ namespace longdecode::cuda::ffd {
 
 inline constexpr int kTileTokens = 16;
 inline constexpr int kMaxQueryRows = 128;  // 16 heads x 8 query tokens
-inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
 // A value that is the same in all lanes, in a uniform register: what is computed from it and
 // branches on it costs the lanes nothing, and the compiler knows that the warp stays together.
@@ -24,9 +24,6 @@ __device__ __forceinline__ int uniform(int value) { return __reduce_max_sync(kFu
 // Shared memory by its 32-bit address. Not volatile: loads between two barriers may be reordered.
 __device__ __forceinline__ float2 shared_float2(uint32_t s_address) {
   return *static_cast<const float2*>(__cvta_shared_to_generic(s_address));
-}
-__device__ __forceinline__ float shared_float(uint32_t s_address) {
-  return *static_cast<const float*>(__cvta_shared_to_generic(s_address));
 }
 
 template <Tile kTile>

@@ -14,12 +14,7 @@ struct Scan {
 };
 __device__ __forceinline__ Scan scan_block(int value, int (&s_warps)[32]) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  int end = value;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, end, step);
-    if (lane >= step) end += other;
-  }
+  const int end = warp_inclusive_sum(value, lane);
   __syncthreads();
   if (lane == 31) s_warps[warp] = end;
   __syncthreads();

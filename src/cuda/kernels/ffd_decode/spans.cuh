@@ -5,6 +5,7 @@
 
 #include "cuda/kernels/ffd_decode/config.cuh"
 #include "cuda/ptx/memory.cuh"
+#include "longdecode/kv_format.h"
 
 namespace longdecode::cuda::ffd {
 
@@ -66,8 +67,8 @@ __device__ __forceinline__ Spans make_spans(const Params& p, int kv_len, int que
   if (kv_len <= 0 || query_len <= 0) return spans;
   spans.kv_len = kv_len;
   spans.query_len = query_len;
-  // The planes hold a page once 8 tokens past its end exist (kQuantizeLag).
-  spans.num_quantized = kv_len <= 8 ? 0 : (kv_len - 8) >> p.page_shift << p.page_shift;
+  spans.num_quantized =
+      kv_len <= kQuantizeLag ? 0 : (kv_len - kQuantizeLag) >> p.page_shift << p.page_shift;
   spans.num_tiles = (kv_len - 1) / kTileTokens + 1;
   // The last query token has the most sinks; the first one that sees anything, the oldest recent
   // token.

@@ -42,15 +42,6 @@ int32_t strided_splits(int32_t workers, int32_t batch) {
   return power * 20 >= splits * 19 ? power : splits;
 }
 
-// 0 stays 0 (and must not be divided by).
-Divisor make_divisor(int32_t value) {
-  const auto d = static_cast<uint32_t>(value);
-  if (d == 0) return {0, 0, 0};
-  const auto shift = static_cast<uint32_t>(std::bit_width(d - 1));
-  const uint64_t excess = (uint64_t{1} << shift) - d;
-  return {d, static_cast<uint32_t>((excess << 32) / d + 1), shift};
-}
-
 constexpr int64_t kAlignment = 256;
 
 int64_t partials_bytes(const RunShape& shape) {

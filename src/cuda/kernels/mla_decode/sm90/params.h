@@ -6,15 +6,12 @@
 
 #include <cstdint>
 
+#include "cuda/device/divisor.h"
+
 namespace longdecode::cuda::mla_sm90 {
 
 // Batches up to this many sequences are scheduled from one warp's registers.
 inline constexpr int32_t kSmallBatch = 32;
-
-// Division of 0 <= n < 2^31 by a constant of the run: n / d = (mulhi(n, multiplier) + n) >> shift.
-struct Divisor {
-  uint32_t value, multiplier, shift;
-};
 
 struct Params {
   const int32_t* g_kv_lens;      // [batch] tokens

@@ -8,18 +8,10 @@
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_SCHEDULE_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_SCHEDULE_CUH_
 
+#include "cuda/device/tile_ranges.cuh"
 #include "cuda/kernels/mla_decode/sm90/config.cuh"
 
 namespace longdecode::cuda::mla_sm90 {
-
-inline constexpr uint32_t kFullWarp = 0xffffffffu;
-
-__device__ __forceinline__ int divide(int n, const Divisor& d) {
-  return static_cast<int>((__umulhi(n, d.multiplier) + n) >> d.shift);
-}
-__device__ __forceinline__ int divide_up(int n, const Divisor& d) {
-  return divide(n + static_cast<int>(d.value) - 1, d);
-}
 
 // Tiles first_tile, first_tile + tile_stride, ... of a sequence: one split of it.
 struct Segment {
@@ -30,12 +22,6 @@ struct Segment {
 struct Splits {
   int32_t first_worker, num_splits;  // split k belongs to worker first_worker + k
 };
-
-// Slot of a partial result. A worker writes at most one first split (its last segment) and at
-// most one later split (its first segment).
-__device__ __forceinline__ int partial_slot(int first_worker, int split) {
-  return 2 * (first_worker + split) + (split == 0 ? 1 : 0);
-}
 
 __device__ __forceinline__ int num_tiles_of(int kv_len) {
   return max(1, (kv_len + kTileTokens - 1) / kTileTokens);
@@ -128,13 +114,7 @@ class Schedule {
   __device__ __forceinline__ void sum_window(const Params& params, int window, int tiles_before) {
     window_ = window;
     tiles_ = window + lane_ < params.batch ? num_tiles_of(kv_len_) : 0;
-    inclusive_ = tiles_;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-      const int before = __shfl_up_sync(kFullWarp, inclusive_, offset);
-      if (lane_ >= offset) inclusive_ += before;
-    }
-    inclusive_ += tiles_before;
+    inclusive_ = warp_inclusive_sum(tiles_, lane_) + tiles_before;
   }
 
   // The first total % workers workers get one tile more.
@@ -172,12 +152,7 @@ class Schedule {
       sums[i] = block < num_blocks ? s_block_sums[block] : 0;
       own += sums[i];
     }
-    int inclusive = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-      const int before = __shfl_up_sync(kFullWarp, inclusive, offset);
-      if (lane_ >= offset) inclusive += before;
-    }
+    const int inclusive = warp_inclusive_sum(own, lane_);
     set_ranges(params, __shfl_sync(kFullWarp, inclusive, 31));
     const int lane = min(31, __popc(__ballot_sync(kFullWarp, inclusive <= position_)));
     int before = inclusive - own;
