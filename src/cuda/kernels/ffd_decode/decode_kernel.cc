@@ -4,10 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/kernels/ffd_decode/launch.h"
 
@@ -98,43 +100,20 @@ class FfdDecodeKernel final : public DecodeKernel {
     p.chunk_page_stride = kv.chunk_page_stride_bytes;
     p.g_residuals = kv.residuals;
     p.residual_page_stride = kv.residual_page_stride_bytes;
-    // The stride of a dimension of size 1 means nothing.
-    const auto stride = [](const TensorView& view, int dim) {
-      return view.shape[dim] > 1 ? view.stride[dim] : 0;
-    };
     p.g_v = static_cast<const uint16_t*>(kv.v.data);
-    p.v_page_stride = stride(kv.v, 0);
-    p.v_head_stride = stride(kv.v, 1);
-    p.v_token_stride = stride(kv.v, 2);
+    p.v_page_stride = stride_of(kv.v, 0);
+    p.v_head_stride = stride_of(kv.v, 1);
+    p.v_token_stride = stride_of(kv.v, 2);
     p.g_recent_k = static_cast<const uint16_t*>(kv.recent_k.data);
-    p.recent_slot_stride = stride(kv.recent_k, 0);
-    p.recent_head_stride = stride(kv.recent_k, 1);
-    p.recent_token_stride = stride(kv.recent_k, 2);
+    p.recent_slot_stride = stride_of(kv.recent_k, 0);
+    p.recent_head_stride = stride_of(kv.recent_k, 1);
+    p.recent_token_stride = stride_of(kv.recent_k, 2);
     p.page_shift = std::countr_zero(static_cast<uint32_t>(desc_.format.page_size));
     p.ring_tokens = desc_.format.recent_ring_tokens();
-    p.g_kv_lens = args.batch.kv_lens;
-    p.g_query_lens = args.batch.query_lens;
-    p.g_block_table = args.batch.block_table;
-    p.block_table_stride = args.batch.block_table_stride;
     p.g_slots = args.batch.slots;
   }
 
-  void set_outputs(const DecodeArgs& args, Params& p) const {
-    const auto stride = [](const TensorView& view, int dim) {
-      return view.shape[dim] > 1 ? view.stride[dim] : 0;
-    };
-    p.g_q = static_cast<const uint16_t*>(args.q.data);
-    p.q_batch_stride = stride(args.q, 0);
-    p.q_token_stride = stride(args.q, 1);
-    p.q_head_stride = stride(args.q, 2);
-    if (args.q.shape[2] == 1 || p.q_head_stride == args.q.shape[3]) {
-      p.prefetch_query_bytes = 2 * args.q.shape[2] * args.q.shape[3];
-    }
-    p.g_o = static_cast<uint16_t*>(args.o.data);
-    p.o_batch_stride = stride(args.o, 0);
-    p.o_token_stride = stride(args.o, 1);
-    p.o_head_stride = stride(args.o, 2);
-    p.g_lse = args.lse;
+  void set_statistics(const DecodeArgs& args, Params& p) const {
     p.g_tokens_scanned = args.stats.tokens_scanned;
     p.g_tokens_attended = args.stats.tokens_attended;
     p.g_bytes_read = args.stats.bytes_read;
@@ -147,15 +126,18 @@ class FfdDecodeKernel final : public DecodeKernel {
   }
 
   Params make_params(const DecodeArgs& args, const RunPlan& plan, char* workspace) const {
-    constexpr float kLog2E = 1.44269504088896341f;
     Params p{};
+    set_decode_tensors(args, p);
     set_cache(args, p);
-    set_outputs(args, p);
+    set_statistics(args, p);
+    if (args.q.shape[2] == 1 || p.q_head_stride == args.q.shape[3]) {
+      p.prefetch_query_bytes = 2 * args.q.shape[2] * args.q.shape[3];
+    }
     p.g_partials = reinterpret_cast<float*>(workspace);
     p.g_first_items = reinterpret_cast<int32_t*>(workspace + partials_bytes_);
     p.g_first_slots = p.g_first_items + firsts_bytes_ / 4;
     p.softmax_scale = desc_.softmax_scale;
-    p.softmax_scale_log2e = desc_.softmax_scale * kLog2E;
+    p.softmax_scale_log2e = desc_.softmax_scale * std::numbers::log2e_v<float>;
     p.is_dense = desc_.method == Method::kDense;
     p.attends_all = p.is_dense || std::isinf(desc_.ffd.delta);
     p.delta = desc_.ffd.delta;
@@ -166,8 +148,6 @@ class FfdDecodeKernel final : public DecodeKernel {
     const auto longest = static_cast<int32_t>(desc_.max_kv_len);
     p.sink_tokens = p.is_dense ? 0 : std::min(desc_.ffd.sink_tokens, longest);
     p.recent_tokens = std::min(desc_.ffd.recent_tokens, longest);
-    p.batch = args.batch.batch;
-    p.query_len = args.query_len;
     p.num_q_heads = desc_.num_q_heads;
     p.num_kv_heads = desc_.format.num_kv_heads;
     p.group = p.num_q_heads / p.num_kv_heads;

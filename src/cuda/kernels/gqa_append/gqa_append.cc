@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/kernels/gqa_append/kernel.h"
 
@@ -19,11 +20,6 @@ using gqa_append::StoredRows;
 constexpr int32_t kWriteThreads = 256;
 // Rows written by a CTA before another one is worth its start.
 constexpr int64_t kUnitsPerThread = 4;
-
-// The stride of a dimension, 0 where its size is 1 and the stride means nothing.
-int64_t stride_of(const TensorView& view, int32_t dimension) {
-  return view.shape[dimension] > 1 ? view.stride[dimension] : 0;
-}
 
 NewRows new_rows(const TensorView& view) {
   return {view.data, stride_of(view, 0), stride_of(view, 1), stride_of(view, 2)};

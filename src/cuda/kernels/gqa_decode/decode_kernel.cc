@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numbers>
 #include <utility>
 
 #include "base/integer_math.h"
 #include "base/status_macros.h"
 #include "cuda/device/divisor.h"
+#include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/kernels/gqa_decode/params.h"
@@ -29,7 +31,6 @@ constexpr std::array<Launch, kNumInstances> kLaunches =
 constexpr int64_t kAlignment = 256;
 // The merge has CTAs for every pair of batches up to this many (the decode kernel's one window).
 constexpr int32_t kMergeByPairBatch = 32;
-constexpr float kLog2E = 1.44269504088896341f;
 // Longer windows hide nothing: select refuses longer sequences.
 constexpr int64_t kLongestWindow = int64_t{1} << 30;
 
@@ -101,29 +102,15 @@ class GqaDecodeKernel final : public DecodeKernel {
 
   Params make_params(const DecodeArgs& args, const RunShape& shape, void* workspace) const {
     Params p{};
-    p.g_kv_lens = args.batch.kv_lens;
-    p.g_query_lens = args.batch.query_lens;
-    p.g_block_table = args.batch.block_table;
-    p.block_table_stride = args.batch.block_table_stride;
-    p.g_q = static_cast<const uint16_t*>(args.q.data);
-    p.q_batch_stride = args.q.stride[0];
-    p.q_token_stride = args.q.stride[1];
-    p.q_head_stride = args.q.stride[2];
-    p.g_o = static_cast<uint16_t*>(args.o.data);
-    p.o_batch_stride = args.o.stride[0];
-    p.o_token_stride = args.o.stride[1];
-    p.o_head_stride = args.o.stride[2];
-    p.g_lse = args.lse;
+    set_decode_tensors(args, p);
     p.g_sink_logits = args.sink_logits;
     p.g_partials = static_cast<float*>(workspace);
     p.g_split_info = reinterpret_cast<int32_t*>(static_cast<char*>(workspace) + partials_bytes_);
-    p.softmax_scale_log2e = desc_.softmax_scale * kLog2E;
+    p.softmax_scale_log2e = desc_.softmax_scale * std::numbers::log2e_v<float>;
     if (desc_.soft_cap > 0.0f) {
       p.cap_in = desc_.softmax_scale / desc_.soft_cap;
-      p.cap_out = desc_.soft_cap * kLog2E;
+      p.cap_out = desc_.soft_cap * std::numbers::log2e_v<float>;
     }
-    p.batch = args.batch.batch;
-    p.query_len = args.query_len;
     p.sliding_window = static_cast<int32_t>(std::min(desc_.sliding_window, kLongestWindow));
     p.num_kv_heads = desc_.format.num_kv_heads;
     p.num_row_groups = shape.num_row_groups;

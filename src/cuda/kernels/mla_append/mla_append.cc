@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/kernels/mla_append/kernel.h"
 
@@ -26,10 +27,10 @@ Status append_mla(const AppendArgs& args, const DeviceInfo& device, StreamHandle
   LD_RETURN_IF_ERROR(guard.status());
   AppendParams p{};
   p.g_k = args.k.data;
-  p.k_batch_stride = args.batch.batch > 1 ? args.k.stride[0] : 0;
-  p.k_token_stride = max_new > 1 ? args.k.stride[1] : 0;
+  p.k_batch_stride = stride_of(args.k, 0);
+  p.k_token_stride = stride_of(args.k, 1);
   p.g_pool = static_cast<uint16_t*>(args.kv.k.data);
-  p.page_stride = args.kv.k.shape[0] > 1 ? args.kv.k.stride[0] : 0;
+  p.page_stride = stride_of(args.kv.k, 0);
   p.row_stride = args.kv.k.stride[2];
   p.g_block_table = args.batch.block_table;
   p.block_table_stride = args.batch.block_table_stride;

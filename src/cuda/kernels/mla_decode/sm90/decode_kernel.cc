@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numbers>
 #include <utility>
 
 #include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/kernels/mla_decode/sm90/launch.h"
@@ -106,27 +108,12 @@ class MlaDecodeKernel final : public DecodeKernel {
   }
 
   Params make_params(const DecodeArgs& args, const RunShape& shape, void* workspace) const {
-    constexpr float kLog2E = 1.44269504088896341f;
     Params p{};
-    p.g_kv_lens = args.batch.kv_lens;
-    p.g_query_lens = args.batch.query_lens;
-    p.g_block_table = args.batch.block_table;
-    p.block_table_stride = args.batch.block_table_stride;
-    p.g_q = static_cast<const uint16_t*>(args.q.data);
-    p.q_batch_stride = args.q.stride[0];
-    p.q_token_stride = args.q.stride[1];
-    p.q_head_stride = args.q.stride[2];
-    p.g_o = static_cast<uint16_t*>(args.o.data);
-    p.o_batch_stride = args.o.stride[0];
-    p.o_token_stride = args.o.stride[1];
-    p.o_head_stride = args.o.stride[2];
-    p.g_lse = args.lse;
+    set_decode_tensors(args, p);
     char* g_workspace = static_cast<char*>(workspace);
     p.g_partials = reinterpret_cast<uint4*>(g_workspace);
     p.g_counters = reinterpret_cast<uint32_t*>(g_workspace + partials_bytes_);
-    p.softmax_scale_log2e = desc_.softmax_scale * kLog2E;
-    p.batch = args.batch.batch;
-    p.query_len = args.query_len;
+    p.softmax_scale_log2e = desc_.softmax_scale * std::numbers::log2e_v<float>;
     p.num_q_heads = make_divisor(desc_.num_q_heads);
     p.num_row_blocks = make_divisor(shape.num_row_blocks);
     p.num_workers = make_divisor(shape.num_workers);
