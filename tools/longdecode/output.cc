@@ -60,7 +60,7 @@ Result<std::string> check_output_path(const char* flag, const std::string& path)
 }
 
 Status check_own_file(const char* flag, const std::string& path,
-                      std::initializer_list<std::string> others) {
+                      const std::vector<std::string>& others) {
   const auto is_file = [](const std::string& name) { return !name.empty() && name != "-"; };
   if (!is_file(path)) return {};
   for (const std::string& other : others) {
@@ -76,7 +76,7 @@ Status check_own_file(const char* flag, const std::string& path,
 }
 
 Result<JsonOutput> JsonOutput::open(const std::string& path,
-                                    std::initializer_list<std::string> others) {
+                                    const std::vector<std::string>& others) {
   JsonOutput output;
   output.path_ = path;
   if (path.empty() || path == "-") return output;

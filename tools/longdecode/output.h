@@ -2,9 +2,9 @@
 #ifndef LONGDECODE_TOOLS_OUTPUT_H_
 #define LONGDECODE_TOOLS_OUTPUT_H_
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "longdecode/status.h"
 
@@ -17,15 +17,14 @@ Result<std::string> check_output_path(const char* flag, const std::string& path)
 // Refuses the output `path` of `flag` if it is one of the files in `others`, which the command
 // reads or writes too; empty names and "-" are no files.
 Status check_own_file(const char* flag, const std::string& path,
-                      std::initializer_list<std::string> others);
+                      const std::vector<std::string>& others);
 
 class JsonOutput {
  public:
   // path "-" is stdout, "" is nowhere. Called before the work starts: a path that cannot be written
   // is an error at once, as is one of `others` (see check_own_file), and nothing is left there if
   // the work fails.
-  static Result<JsonOutput> open(const std::string& path,
-                                 std::initializer_list<std::string> others);
+  static Result<JsonOutput> open(const std::string& path, const std::vector<std::string>& others);
 
   bool enabled() const { return !path_.empty(); }
   bool is_stdout() const { return path_ == "-"; }

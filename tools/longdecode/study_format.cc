@@ -101,11 +101,9 @@ Status study_samples(const StudyOptions& options, const std::vector<study::Layer
 }
 
 Status run_study_format(const StudyOptions& options) {
-  LD_ASSIGN_OR_RETURN(const JsonOutput output,
-                      JsonOutput::open(options.json_path, {options.model_path}));
-  for (const std::string& text : options.text_paths) {
-    LD_RETURN_IF_ERROR(check_own_file("--json", options.json_path, {text}));
-  }
+  std::vector<std::string> inputs = options.text_paths;
+  inputs.push_back(options.model_path);
+  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path, inputs));
   LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
   std::vector<study::LayerResult> layers;
   for (const std::string& path : options.text_paths) {
