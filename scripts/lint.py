@@ -30,13 +30,14 @@ LAYERS = {
     "cuda/device": {"base", "cuda/ptx"},
     "cuda/host": {"base", "cuda/ptx", "cuda/device"},
     "cuda/kernels": {"base", "cuda/ptx", "cuda/device", "cuda/host"},
+    "cuda/model": {"base", "cuda/device", "cuda/host", "cuda/kernels"},
     "cuda": {"base", "cuda/ptx", "cuda/device", "cuda/host", "cuda/kernels"},
     "ops": {"base", "cpu", "cuda"},
     "cache": {"base", "ops"},
     "capi": {"base", "ops", "cache"},
     "ref": {"base"},
-    "runner": {"base", "ops", "cache"},
-    "benchmarks": {"base", "cuda/host", "ops", "cache", "ref", "runner"},
+    "runner": {"base", "ops", "cache", "cuda/model"},
+    "benchmarks": {"base", "cuda/host", "cuda/model", "ops", "cache", "ref", "runner"},
     "tools": {"base", "ops", "cache", "ref", "runner", "benchmarks"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
