@@ -109,7 +109,8 @@ struct DecodeArgs {
   int32_t query_len = 1;  // rows of q's dimension 1, at most desc.max_query_len
   TensorView q;           // [batch, query_len, num_q_heads, key_dim], q_dtype
   TensorView o;           // [batch, query_len, num_q_heads, value_dim], q_dtype; written whole,
-                          // never read; must not overlap q, the cache, lse or the workspace
+                          // never read; must not overlap q, the cache, lse or the workspace:
+                          // kInvalidArgument where that is sure, else the caller's to know
   float* lse = nullptr;   // [batch, query_len, num_q_heads] contiguous, natural log, or nullptr
   KvLayerView kv;
   BatchView batch;

@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "ops/overlap_checks.h"
 #include "ops/tensor_checks.h"
 #include "ops/validate.h"
 
@@ -124,41 +125,6 @@ Status check_stats(const DecodeStats& stats, const BatchView& batch, const Decod
                           stats.kept_tiles_stride, max_kv_len, words);
 }
 
-// The commonest overlap of input and output; rows of both may lie in one buffer side by side.
-Status check_apart_from_q(const TensorView& o, const TensorView& q) {
-  if (o.data != q.data || o.data == nullptr) return {};
-  return invalid_argument("o.data is that of q; the output must not overlap the inputs");
-}
-
-// Whether [a, a + a_count) and [b, b + b_count) share a float.
-bool overlap(const float* a, int64_t a_count, const float* b, int64_t b_count) {
-  const auto a_begin = reinterpret_cast<uintptr_t>(a);
-  const auto b_begin = reinterpret_cast<uintptr_t>(b);
-  return a_begin < b_begin + static_cast<uintptr_t>(b_count) * sizeof(float) &&
-         b_begin < a_begin + static_cast<uintptr_t>(a_count) * sizeof(float);
-}
-
-Status check_merge_overlap(const MergeArgs& args) {
-  const int64_t rows = args.num_rows;
-  const struct {
-    const char* name;
-    const float* data;
-    int64_t count;
-  } outputs[] = {{"o", args.o, rows * args.dim}, {"lse", args.lse, rows}},
-    inputs[] = {{"partial_o", args.partial_o, args.num_partials * rows * args.dim},
-                {"partial_lse", args.partial_lse, args.num_partials * rows}};
-  for (const auto& output : outputs) {
-    if (output.data == nullptr) continue;
-    for (const auto& input : inputs) {
-      if (!overlap(output.data, output.count, input.data, input.count)) continue;
-      return invalid_argument("{} overlaps {}; allowed: memory of its own", output.name,
-                              input.name);
-    }
-  }
-  if (args.lse == nullptr || !overlap(args.o, rows * args.dim, args.lse, rows)) return {};
-  return invalid_argument("lse overlaps o; allowed: memory of its own");
-}
-
 }  // namespace
 
 Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess access) {
@@ -184,7 +150,6 @@ Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess acc
                                   {batch.batch, args.query_len, desc.num_q_heads, format.value_dim},
                                   TensorUse::kWritten));
   LD_RETURN_IF_ERROR(check_dtype("o", args.o.dtype, desc.q_dtype));
-  LD_RETURN_IF_ERROR(check_apart_from_q(args.o, args.q));
   LD_RETURN_IF_ERROR(check_kv_layer(args.kv));
   if (desc.learned_sinks != (args.sink_logits != nullptr)) {
     return invalid_argument("sink_logits is {} and learned_sinks is {}; allowed: both or neither",
@@ -192,7 +157,8 @@ Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess acc
   }
   const LengthRules rules{desc.max_kv_len, args.query_len, desc.sliding_window, false};
   LD_RETURN_IF_ERROR(check_batch(args.kv, batch, rules, access));
-  return check_stats(args.stats, batch, desc, access);
+  LD_RETURN_IF_ERROR(check_stats(args.stats, batch, desc, access));
+  return check_apart(args, desc);
 }
 
 Status validate(const AppendArgs& args, LengthAccess access) {
@@ -208,6 +174,7 @@ Status validate(const AppendArgs& args, LengthAccess access) {
     LD_RETURN_IF_ERROR(check_tensor(
         "v", args.v, {batch.batch, args.k.shape[1], format.num_kv_heads, format.value_dim}));
   }
+  LD_RETURN_IF_ERROR(check_apart(args));
   LengthRules rules;
   rules.max_kv_len = INT32_MAX;
   rules.default_query_len = static_cast<int32_t>(std::min<int64_t>(INT32_MAX, args.k.shape[1]));
@@ -229,7 +196,9 @@ Status validate(const PrefillArgs& args, LengthAccess access) {
   LD_RETURN_IF_ERROR(
       check_tensor("o", args.o, {num_tokens, num_q_heads, format.value_dim}, TensorUse::kWritten));
   LD_RETURN_IF_ERROR(check_dtype("o", args.o.dtype, args.q.dtype));
-  LD_RETURN_IF_ERROR(check_apart_from_q(args.o, args.q));
+  const Extent o = extent_of("o", args.o);
+  const Extent q = extent_of("q", args.q);
+  LD_RETURN_IF_ERROR(check_apart({&o, 1}, {&q, 1}));
   if (!std::isfinite(args.softmax_scale) || args.softmax_scale <= 0.0f) {
     return invalid_argument("softmax_scale is {}; allowed: finite and above 0", args.softmax_scale);
   }
@@ -276,7 +245,7 @@ Status validate(const MergeArgs& args) {
                             : args.partial_lse == nullptr ? "partial_lse"
                                                           : "o");
   }
-  return check_merge_overlap(args);
+  return check_apart(args);
 }
 
 }  // namespace longdecode

@@ -45,6 +45,11 @@ class BadInput(unittest.TestCase):
         self.refused(["generate", "-m", "x.gguf"], "-p TEXT", "-f FILE")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "-f", "y"], "-p and -f")
         self.refused(["tokenize", "-p", "x"], "-m FILE")
+        self.refused(["dump-qkv", "-m", "x.gguf", "-f", "x", "-o", "-"], "-o is -", "a path")
+        self.refused(["generate", "-m", "x.gguf", "-p", "x", "--prompt-cache", "-"],
+                     "--prompt-cache is -")
+        for flag in ["--delta", "--margin-sigmas"]:
+            self.refused(["bench", "attention", "--method", "dense", flag, "nan"], flag, "nan")
 
     def test_numbers_that_would_become_others(self):
         generate = ["generate", "-m", "x.gguf", "-p", "x"]

@@ -90,7 +90,7 @@ class BadInput(TextTest):
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_dumps(self):
         common = ["dump-qkv", "-m", MODEL, "-f", TEXT, "-o"]
-        self.refused([*common, self.folder], "-o", "regular file")
+        self.refused([*common, self.folder], "-o", "is a directory")
         self.refused([*common, self.folder / "no" / "x"], "cannot be written")
         self.refused([*common, self.folder / "x", "--layers", "0,30"], "--layers has 30", "0 to 29")
         self.refused([*common, self.folder / "x", "--layers", "2,2"], "--layers has 2 twice")

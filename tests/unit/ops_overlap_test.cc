@@ -37,7 +37,8 @@ TEST(ValidateAppend, RefusesPoolsThatOverlapThemselves) {
   refuse("kv.k.stride[1] is 512", [](auto& kv) { kv.k.stride[1] = 512; });
   refuse("kv.v.stride[0] is 0", [](auto& kv) { kv.v.stride[0] = 0; });
   refuse("kv.v.stride[1] is 1024 with shape[1] 2", [](auto& kv) { kv.v.stride[0] = 1024; });
-  refuse("kv.v.data is that of kv.k", [](auto& kv) { kv.v = kv.k; });
+  refuse("kv.v overlaps kv.k", [](auto& kv) { kv.v = kv.k; });
+  refuse("kv.k overlaps k", [&](auto& kv) { kv.k.data = rows.view().data; });
   SmallCache two_plane(KvFormat::gqa(KeyEncoding::kTwoPlane, DType::kBF16, 2, 64, 64), {40, 20});
   args.kv = two_plane.layer();
   args.batch = two_plane.batch();
@@ -108,6 +109,57 @@ TEST(ValidateMerge, RefusesOverflowAndOverlap) {
   refuse("lse overlaps partial_lse", [&](auto& m) { m.lse = memory + 28; });
   refuse("lse overlaps partial_o", [&](auto& m) { m.lse = memory + 23; });
   refuse("lse overlaps o", [&](auto& m) { m.lse = memory + 41; });
+}
+
+// Two sequences of 40 and 20 tokens over a cache of the given keys.
+void expect_decode_refuses_overlap(KeyEncoding keys, const char* pool_name) {
+  const KvFormat format = KvFormat::gqa(keys, DType::kF32, 2, 64, 64);
+  SmallCache cache(format, {40, 20});
+  DecodeDesc desc;
+  desc.format = format;
+  desc.num_q_heads = 4;
+  desc.max_batch = 2;
+  desc.max_kv_len = 64;
+  desc.q_dtype = DType::kF32;
+  auto plan = DecodePlan::create(desc, cpu_device());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  std::vector<uint8_t> workspace(static_cast<size_t>(plan->workspace_bytes()) + 64);
+  const auto address = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
+  ASSERT_TRUE(plan->init(reinterpret_cast<void*>(address), nullptr).ok());
+  TestTensor both(DType::kF32, {2, 2, 4, 64});  // [0]: q, [1]: o and, in its rows' gaps, nothing
+  DecodeArgs good;
+  good.kv = cache.layer();
+  good.batch = cache.batch();
+  good.q = good.o = both.view();
+  for (TensorView* view : {&good.q, &good.o}) {
+    view->shape[0] = 2;
+    view->shape[1] = 1;
+  }
+  auto* const data = static_cast<float*>(both.view().data);
+  good.o.data = data + 4 * 64;  // q and o are columns of one buffer
+  ASSERT_TRUE(plan->run(good, nullptr).ok());
+  std::vector<float> lse(8);
+  good.lse = lse.data();
+  const auto refuse = [&](const std::string& says, const std::function<void(DecodeArgs&)>& change) {
+    DecodeArgs changed = good;
+    change(changed);
+    expect_refused(plan->run(changed, nullptr), StatusCode::kInvalidArgument, says.c_str());
+  };
+  refuse("o overlaps q", [&](auto& a) { a.o.data = data; });
+  refuse("lse overlaps o", [&](auto& a) { a.lse = static_cast<float*>(a.o.data); });
+  refuse("lse overlaps batch.kv_lens",
+         [&](auto& a) { a.lse = reinterpret_cast<float*>(const_cast<int32_t*>(a.batch.kv_lens)); });
+  refuse(std::string("lse overlaps ") + pool_name, [&](auto& a) {
+    a.lse = keys == KeyEncoding::kPlain ? static_cast<float*>(a.kv.k.data) + 20
+                                        : reinterpret_cast<float*>(a.kv.chunks) + 20;
+  });
+  refuse("o overlaps kv.v", [&](auto& a) { a.o.data = a.kv.v.data; });
+  refuse("stats.pseudo_max overlaps lse", [&](auto& a) { a.stats.pseudo_max = a.lse + 3; });
+}
+
+TEST(ValidateDecode, RefusesOutputsOverInputs) {
+  expect_decode_refuses_overlap(KeyEncoding::kPlain, "kv.k");
+  expect_decode_refuses_overlap(KeyEncoding::kTwoPlane, "kv.chunks");
 }
 
 }  // namespace

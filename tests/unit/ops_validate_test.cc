@@ -215,7 +215,7 @@ TEST(ValidateRun, RefusesBadTensors) {
                    {"o.stride[2] is 0", [](auto& r, auto&) { r.args.o.stride[2] = 0; }},
                    {"o.stride[2] is 48", [](auto& r, auto&) { r.args.o.stride[2] = 48; }},
                    {"o.stride[1] is 192", [](auto& r, auto&) { r.args.o.stride[1] = 192; }},
-                   {"o.data is that of q", [](auto& r, auto&) { r.args.o.data = r.args.q.data; }},
+                   {"o overlaps q", [](auto& r, auto&) { r.args.o.data = r.args.q.data; }},
                    {"kv.k.dtype is 0", [](auto& r, auto&) { r.args.kv.k.dtype = DType::kF32; }},
                    {"kv.v.shape is", [](auto& r, auto&) { r.args.kv.v.shape[1] = 3; }},
                    {"kv.k.stride[2] is 68", [](auto& r, auto&) { r.args.kv.k.stride[2] = 68; }},
@@ -358,7 +358,7 @@ TEST(ValidatePrefillAndMerge, RefuseBadArguments) {
   PrefillArgs in_place = args;
   in_place.o.data = args.q.data;
   expect_refused(prefill_attention(in_place, cpu_device(), nullptr), StatusCode::kInvalidArgument,
-                 "o.data is that of q");
+                 "o overlaps q");
   args.softmax_scale = 0.0f;
   expect_refused(prefill_attention(args, cpu_device(), nullptr), StatusCode::kInvalidArgument,
                  "softmax_scale is 0");

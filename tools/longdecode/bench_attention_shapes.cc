@@ -14,6 +14,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "bench_attention.h"
+#include "option_checks.h"
 #include "output.h"
 
 namespace longdecode::tool {
@@ -164,6 +165,8 @@ Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes
   shape.head_dim = request.head_dim;
   shape.page_size = request.page_size;
   shape.near_threshold = request.near_threshold;
+  LD_RETURN_IF_ERROR(check_non_negative("--delta", request.delta, true));
+  LD_RETURN_IF_ERROR(check_non_negative("--margin-sigmas", request.margin_sigmas, false));
   shape.ffd = {request.delta, request.margin_sigmas, request.certified, request.sink_tokens,
                request.recent_tokens};
   if (request.seed < 0) {

@@ -40,6 +40,9 @@ std::string temporary_path(const std::string& path) {
 }  // namespace
 
 Result<std::string> check_output_path(const char* flag, const std::string& path) {
+  if (path == "-") {
+    return invalid_argument("{} is -; allowed: a path (./- is a file named -)", flag);
+  }
   std::error_code error;
   const fs::file_type kind = fs::status(path, error).type();
   if (kind == fs::file_type::directory) return invalid_argument("{} {} is a directory", flag, path);
