@@ -18,6 +18,15 @@ __device__ __forceinline__ int warp_inclusive_sum(int value, int lane) {
   return value;
 }
 
+// The sum over the warp, in every lane.
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    value += __shfl_xor_sync(kFullWarp, value, offset);
+  }
+  return value;
+}
+
 }  // namespace longdecode::cuda
 
 #endif  // LONGDECODE_CUDA_DEVICE_WARP_CUH_

@@ -73,7 +73,8 @@ struct LinearArgs {
   int64_t num_cols = 0;  // a multiple of 8
   int32_t num_tokens = 1;
 };
-// kUnsupported when normalised rows do not fit in shared memory (num_tokens * num_cols > 49152).
+// Normalised rows of more than 61440 columns are kUnsupported; more than that in all tokens
+// together costs a second launch.
 Status linear(const LinearArgs& args, const DeviceInfo& device, StreamHandle stream);
 
 // What RoPE needs of a model: QK norms (before RoPE, over a head), the rotated pairs.

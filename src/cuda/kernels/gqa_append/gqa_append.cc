@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
+#include "cuda/kernels/gqa_append/cache_params.h"
 #include "cuda/kernels/gqa_append/kernel.h"
 
 namespace longdecode::cuda {
@@ -15,7 +16,6 @@ namespace {
 
 using gqa_append::NewRows;
 using gqa_append::Params;
-using gqa_append::StoredRows;
 
 constexpr int32_t kWriteThreads = 256;
 // Rows written by a CTA before another one is worth its start.
@@ -25,44 +25,11 @@ NewRows new_rows(const TensorView& view) {
   return {view.data, stride_of(view, 0), stride_of(view, 1), stride_of(view, 2)};
 }
 
-StoredRows stored_rows(const TensorView& view) {
-  return {static_cast<uint16_t*>(view.data), stride_of(view, 0), stride_of(view, 1),
-          stride_of(view, 2)};
-}
-
 Params make_params(const AppendArgs& args) {
-  const KvLayerView& kv = args.kv;
-  const KvFormat& format = kv.format;
-  const bool two_plane = format.keys == KeyEncoding::kTwoPlane;
-  Params p{};
+  Params p = gqa_append::make_cache_params(args.kv, args.batch);
   p.k = new_rows(args.k);
   p.v = new_rows(args.v);
-  p.v_pages = stored_rows(kv.v);
-  p.g_block_table = args.batch.block_table;
-  p.block_table_stride = args.batch.block_table_stride;
-  p.g_kv_lens = args.batch.kv_lens;
-  p.g_query_lens = args.batch.query_lens;
-  p.num_kv_heads = format.num_kv_heads;
   p.max_new = static_cast<int32_t>(args.k.shape[1]);
-  p.page_size = format.page_size;
-  p.dim = format.key_dim;
-  if (!two_plane) {
-    p.k_pages = stored_rows(kv.k);
-    return p;
-  }
-  p.ring = stored_rows(kv.recent_k);
-  p.g_slots = args.batch.slots;
-  p.ring_tokens = make_divisor(format.recent_ring_tokens());
-  p.g_chunks = kv.chunks;
-  p.chunk_page_stride_bytes = kv.chunk_page_stride_bytes;
-  p.g_residuals = kv.residuals;
-  p.residual_page_stride_bytes = kv.residual_page_stride_bytes;
-  p.num_blocks = format.num_blocks();
-  p.quantize_lag = kQuantizeLag;
-  p.chunk_bytes = format.chunk_bytes();
-  p.step_offset_bytes = format.step_offset_bytes();
-  p.zero_offset_bytes = format.zero_offset_bytes();
-  p.residual_bytes = format.residual_bytes();
   return p;
 }
 
@@ -124,7 +91,7 @@ Status append_gqa(const AppendArgs& args, const DeviceInfo& device, StreamHandle
       static_cast<int32_t>(std::min<int64_t>(kWriteThreads, round_up(units, 32)));
   if (format.keys == KeyEncoding::kPlain)
     return launch(0, write_ctas(write_threads), write_threads);
-  const int32_t page_threads = 32 * (format.page_size * format.num_blocks() / 64);
+  const int32_t page_threads = gqa_append::page_threads(format);
   const auto pages = static_cast<int32_t>(ceil_div(max_new, format.page_size));
   // The ring has room for kMaxTruncateTokens more than quantising can need: so few new tokens do
   // not touch the rows that are being quantised, and one launch does both.
