@@ -1,5 +1,7 @@
 #include "benchmarks/harness/attention_bench.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -19,6 +21,11 @@ namespace {
 // Query and key width before absorption of the models that use MLA: 128 + 64 RoPE channels.
 constexpr double kMlaScoreDim = 192.0;
 constexpr double kMib = 1024.0 * 1024.0;
+
+// Inputs are made on the host, whatever the device.
+int32_t host_threads(const DeviceInfo& device) {
+  return device.type == DeviceType::kCpu ? device.num_threads : omp_get_max_threads();
+}
 
 WorkloadSpec workload_spec(const ShapeSpec& shape, double kept) {
   const DecodeDesc desc = decode_desc(shape, Method::kDense);
@@ -41,12 +48,19 @@ WorkloadSpec workload_spec(const ShapeSpec& shape, double kept) {
   spec.kept = kept;
   spec.near_threshold = shape.near_threshold;
   spec.seed = shape.seed;
+  spec.sample = shape.sample;
   return spec;
 }
 
 // The distinct workloads of a shape, dense on the first.
 std::vector<double> kept_values(const ShapeSpec& shape) {
-  return shape.kept.empty() ? std::vector<double>{0.0} : shape.kept;
+  const bool plants = shape.workload != WorkloadKind::kDump;
+  return shape.kept.empty() || !plants ? std::vector<double>{0.0} : shape.kept;
+}
+
+std::vector<float> margins(const ShapeSpec& shape) {
+  return shape.margin_sigmas.empty() ? std::vector<float>{shape.ffd.margin_sigmas}
+                                     : shape.margin_sigmas;
 }
 
 bool has(const ShapeSpec& shape, Method method) {
@@ -55,7 +69,9 @@ bool has(const ShapeSpec& shape, Method method) {
 
 int64_t num_rows(const ShapeSpec& shape) {
   return (has(shape, Method::kDense) ? 1 : 0) +
-         (has(shape, Method::kFfd) ? static_cast<int64_t>(kept_values(shape).size()) : 0);
+         (has(shape, Method::kFfd)
+              ? static_cast<int64_t>(kept_values(shape).size() * margins(shape).size())
+              : 0);
 }
 
 // The largest necessary_bytes of any row: everything attended.
@@ -76,9 +92,13 @@ Status check_shape(const ShapeSpec& shape, const DeviceInfo& device) {
   LD_RETURN_IF_ERROR(check(workload_spec(shape, 0.0)));
   for (const double kept : shape.kept) LD_RETURN_IF_ERROR(check(workload_spec(shape, kept)));
   for (const Method method : shape.methods) {
-    const DecodeDesc desc = decode_desc(shape, method);
-    LD_RETURN_IF_ERROR(validate(desc.format));
-    LD_ASSIGN_OR_RETURN(const KernelChoice choice, select_kernel(desc, device));
+    for (const float margin : margins(shape)) {
+      ShapeSpec spec = shape;
+      spec.ffd.margin_sigmas = margin;
+      const DecodeDesc desc = decode_desc(spec, method);
+      LD_RETURN_IF_ERROR(validate(desc.format));
+      LD_ASSIGN_OR_RETURN(const KernelChoice choice, select_kernel(desc, device));
+    }
   }
   return {};
 }
@@ -192,23 +212,31 @@ Status AttentionBench::run_shape(const ShapeSpec& shape, std::vector<BenchRow>& 
   for (const double kept : kept_values(shape)) {
     if (!dense_due && !has(shape, Method::kFfd)) break;
     LD_ASSIGN_OR_RETURN(const Workload work,
-                        make_workload(workload_spec(shape, kept), device_.num_threads));
+                        make_workload(workload_spec(shape, kept), host_threads(device_)));
     MeasureContext context{work, *backend_, device_, options_, *timer_, {}};
-    const auto add_row = [&](Method method, std::optional<double> kept_planted) -> Status {
+    const auto add_row = [&](const ShapeSpec& spec, Method method,
+                             std::optional<double> kept_planted) -> Status {
       options_.progress(fmt::format(
           "[{}/{}] {} batch {} query_len {} kv_len {} {}", rows.size() + 1, num_rows_,
           method == Method::kFfd ? "ffd" : "dense", shape.batch, shape.query_len, shape.kv_len,
           kept_planted ? fmt::format("kept {}", *kept_planted) : std::string("all")));
       BenchRow row;
-      row.shape = shape;
+      row.shape = spec;
       row.method = method;
       row.kept_planted = kept_planted;
-      LD_RETURN_IF_ERROR(measure(decode_desc(shape, method), context, row));
+      LD_RETURN_IF_ERROR(measure(decode_desc(spec, method), context, row));
       rows.push_back(std::move(row));
       return {};
     };
-    if (std::exchange(dense_due, false)) LD_RETURN_IF_ERROR(add_row(Method::kDense, {}));
-    if (has(shape, Method::kFfd)) LD_RETURN_IF_ERROR(add_row(Method::kFfd, kept));
+    if (std::exchange(dense_due, false)) LD_RETURN_IF_ERROR(add_row(shape, Method::kDense, {}));
+    if (!has(shape, Method::kFfd)) continue;
+    for (const float margin : margins(shape)) {
+      ShapeSpec spec = shape;
+      spec.ffd.margin_sigmas = margin;
+      const bool plants = shape.workload != WorkloadKind::kDump;
+      LD_RETURN_IF_ERROR(
+          add_row(spec, Method::kFfd, plants ? std::optional<double>(kept) : std::nullopt));
+    }
   }
   return {};
 }

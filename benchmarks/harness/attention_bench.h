@@ -33,7 +33,9 @@ struct ShapeSpec {
   WorkloadKind workload = WorkloadKind::kPlanted;
   double near_threshold = 0.01;
   FfdOptions ffd;
+  std::vector<float> margin_sigmas;  // each with every kept share; empty: the one of `ffd`
   uint64_t seed = 1;
+  std::shared_ptr<const KvSample> sample;  // WorkloadKind::kDump: gives heads and head_dim
 };
 
 struct BenchOptions {
@@ -46,7 +48,7 @@ struct BenchOptions {
 struct BenchRow {
   ShapeSpec shape;  // num_kv_heads and head_dim as the kernel sees them
   Method method = Method::kDense;
-  std::optional<double> kept_planted;  // none for dense
+  std::optional<double> kept_planted;  // none for dense, and where nothing is planted
   double kept_fraction = 1.0;          // from the kernel's own statistics
   double missed_exact = 0.0;
   std::string kernel;  // e.g. "cpu/ffd_decode avx512"

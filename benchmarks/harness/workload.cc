@@ -282,7 +282,7 @@ Status check(const WorkloadSpec& spec) {
   if (!(spec.near_threshold >= 0.0 && spec.near_threshold <= 1.0)) {
     return invalid_argument("near_threshold is {}; allowed: 0 to 1", spec.near_threshold);
   }
-  return {};
+  return spec.kind == WorkloadKind::kDump ? check_sample(spec) : Status();
 }
 
 GroupRange selectable_groups(const WorkloadSpec& spec) {
@@ -307,6 +307,10 @@ Result<Workload> make_workload(const WorkloadSpec& spec, int32_t num_threads) {
   Workload work;
   work.spec = spec;
   LD_RETURN_IF_ERROR(allocate(work));
+  if (spec.kind == WorkloadKind::kDump) {
+    fill_from_sample(work, num_threads);
+    return work;
+  }
   fill_queries(work);
   fill_background(spec, kKeyStream, work.k, num_threads);
   fill_background(spec, kValueStream, work.v, num_threads);

@@ -25,6 +25,7 @@
 #include <memory>
 #include <vector>
 
+#include "benchmarks/harness/kv_sample.h"
 #include "longdecode/kv_format.h"
 #include "longdecode/status.h"
 #include "longdecode/tensor.h"
@@ -34,7 +35,8 @@ namespace longdecode::bench {
 
 // kPlanted: hits spread at random, each kv head has the same share. kClustered: hits in runs of
 // kClusterGroups groups, and one kv head per sequence has half of all hits (or every group).
-enum class WorkloadKind : int32_t { kPlanted = 0, kClustered = 1 };
+// kDump: nothing is planted; a layer of a model, repeated (WorkloadSpec::sample).
+enum class WorkloadKind : int32_t { kPlanted = 0, kClustered = 1, kDump = 2 };
 
 inline constexpr double kScoreDeviation = 2.0;  // nats
 inline constexpr double kThresholdScore = 10.0;
@@ -66,6 +68,7 @@ struct WorkloadSpec {
   double kept = 0.01;            // share of selectable groups with a hit, mean over kv heads
   double near_threshold = 0.01;  // share of all tokens
   uint64_t seed = 1;
+  std::shared_ptr<const KvSample> sample;  // kDump only
 
   int32_t group_size() const { return num_q_heads / num_kv_heads; }
 };

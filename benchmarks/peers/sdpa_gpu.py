@@ -3,11 +3,11 @@
 benchmarks/gpu_timer does: (a graph of 8 x [read-only flush, op] - a graph of 8 x [flush]) / 8, median
 of 7. Rows have the keys of `longdecode bench attention --json`.
 
-usage: sdpa_gpu.py OUT.json [BATCHxKV_LEN ...]
+usage: sdpa_gpu.py [BATCHxKV_LEN ...] --json OUT.json
 """
+import argparse
 import json
 import statistics
-import sys
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -80,10 +80,13 @@ def measure(timer, method, batch, kv_len):
 
 
 def main():
-    path, shapes = sys.argv[1], sys.argv[2:] or DEFAULT_SHAPES
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shapes", nargs="*", default=DEFAULT_SHAPES)
+    parser.add_argument("--json", required=True)
+    options = parser.parse_args()
     timer = GraphTimer()
     rows = []
-    for shape in shapes:
+    for shape in options.shapes:
         batch, kv_len = map(int, shape.split("x"))
         for method in BACKENDS:
             try:
@@ -93,7 +96,7 @@ def main():
                 continue
             rows.append(row)
             print(f"{method:6} batch {batch:2} kv_len {kv_len:6}: {row['time_us']:8.2f} us", flush=True)
-    with open(path, "w", encoding="utf-8") as file:
+    with open(options.json, "w", encoding="utf-8") as file:
         json.dump(rows, file, indent=2)
 
 

@@ -100,5 +100,60 @@ TEST(HarnessShapes, TheShapesOfTheRepositoryAreGood) {
   EXPECT_GE(num_files, 2);
 }
 
+TEST(HarnessShapes, DumpsGiveHeadsAndBadOnesAreRefusedWithTheReason) {
+  ShapeRequest request;
+  request.workload = "dump";
+  std::vector<bench::ShapeSpec> shapes;
+  EXPECT_EQ(expand(request, shapes).code(), StatusCode::kInvalidArgument);  // no file
+  request.dump = "tests/data/smollm2_qkv.safetensors";
+  request.layer = 17;
+  ASSERT_TRUE(expand(request, shapes).ok());
+  EXPECT_EQ(shapes[0].num_q_heads, 9);
+  EXPECT_EQ(shapes[0].num_kv_heads, 3);
+  EXPECT_EQ(shapes[0].head_dim, 64);
+  EXPECT_EQ(shapes[0].sample->num_tokens, 1024);
+  EXPECT_EQ(shapes[0].sample->layer_idx, 17);
+  EXPECT_NE(shapes[0].sample->k[1000], 0.0f);
+  request.layer = 3;
+  EXPECT_EQ(expand(request, shapes).code(), StatusCode::kNotFound);
+  request.op = "mla";
+  EXPECT_FALSE(expand(request, shapes).ok());
+
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("longdecode_dump_" + std::to_string(getpid()) + ".safetensors");
+  const auto file = [](const std::string& header, size_t num_data) {
+    std::string text(8, '\0');
+    text[0] = static_cast<char>(header.size() & 255);
+    text[1] = static_cast<char>(header.size() >> 8);
+    return text + header + std::string(num_data, '\1');
+  };
+  const auto tensor = [](const std::string& shape, const std::string& offsets) {
+    const std::string entry =
+        R"({"dtype": "F16", "shape": )" + shape + R"(, "data_offsets": )" + offsets + "}";
+    return R"({"layers.0.q": )" + entry + R"(, "layers.0.k": )" + entry + R"(, "layers.0.v": )" +
+           entry + "}";
+  };
+  const auto read = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    return read_dump(path.string(), 0).ok();
+  };
+  EXPECT_TRUE(read(file(tensor("[1, 1, 4]", "[0, 8]"), 8)));
+  const std::string bad[] = {"",
+                             "1234567",
+                             std::string(8, '\xff'),
+                             file("[]", 0),
+                             file("{", 0),
+                             file(tensor("[1, 1, 4]", "[0, 8]"), 7),
+                             file(tensor("[1, 1, 4]", "[8, 0]"), 8),
+                             file(tensor("[1, 1, 4]", "[1, 9]"), 8),
+                             file(tensor("[1, 1, -4]", "[0, 8]"), 8),
+                             file(tensor("[1, 4]", "[0, 8]"), 8),
+                             file(tensor("[1048576, 1048576, 1048577]", "[0, 8]"), 8),
+                             file(tensor("[1, 1, 4]", "[0, 18446744073709551615]"), 8),
+                             file(tensor("\"a\"", "[0, 8]"), 8)};
+  for (const std::string& bytes : bad) EXPECT_FALSE(read(bytes)) << bytes;
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace longdecode::tool

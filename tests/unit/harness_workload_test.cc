@@ -8,8 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/float_convert.h"
@@ -273,6 +275,45 @@ TEST(HarnessWorkload, BadSpecsAreRefused) {
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.softmax_scale = 0.0f; }));
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.page_size = 0; }));
   EXPECT_TRUE(refused([](WorkloadSpec& s) { s.sink_tokens = -1; }));
+}
+
+// Tokens of a sample, repeated: the last one is the sample's last.
+TEST(Workload, DumpIsRepeatedAndEndsWhereTheSampleEnds) {
+  auto sample = std::make_shared<KvSample>();
+  *sample = {"made up", 3, 40, 4, 2, 8, {}, {}, {}};
+  for (int64_t i = 0; i < 40 * 4 * 8; ++i) sample->q.push_back(static_cast<float>(i % 251));
+  for (int64_t i = 0; i < 40 * 2 * 8; ++i) {
+    sample->k.push_back(static_cast<float>(i % 241));
+    sample->v.push_back(static_cast<float>(i % 239));
+  }
+  WorkloadSpec spec;
+  spec.kind = WorkloadKind::kDump;
+  spec.kv_len = 100;
+  spec.query_len = 2;
+  spec.num_q_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.key_dim = spec.value_dim = 8;
+  spec.softmax_scale = 0.5f;
+  spec.sample = sample;
+  const Workload work = make(spec);
+  EXPECT_TRUE(work.planted.empty());
+  const auto row = [&](const TensorView& view, int64_t token, int64_t c) {
+    return load_element(view.data, spec.dtype, token * view.stride[1] + c);
+  };
+  for (const auto& [token, from] : {std::pair{99, 39}, {60, 0}, {59, 39}, {0, 20}}) {
+    for (int64_t c = 0; c < 16; ++c) {
+      EXPECT_EQ(row(work.k, token, c), sample->k[static_cast<size_t>(from * 16 + c)]);
+      EXPECT_EQ(row(work.v, token, c), sample->v[static_cast<size_t>(from * 16 + c)]);
+    }
+  }
+  EXPECT_EQ(row(work.q, 0, 5), sample->q[38 * 32 + 5]);
+  EXPECT_EQ(row(work.q, 1, 5), sample->q[39 * 32 + 5]);
+
+  spec.num_q_heads = 2;
+  EXPECT_FALSE(make_workload(spec, kThreads).ok());
+  spec.num_q_heads = 4;
+  spec.sample = nullptr;
+  EXPECT_FALSE(make_workload(spec, kThreads).ok());
 }
 
 }  // namespace

@@ -152,11 +152,16 @@ void add_workload_options(CLI::App& app, ShapeRequest& shape) {
                   "Share of 16-token groups that hold a planted hit, 0 to 1");
   app.add_option(
       "--workload", shape.workload,
-      "planted (hits anywhere), or clustered (runs of hits, half of them in one kv head)");
+      "planted (hits anywhere), clustered (runs of hits, half of them in one kv head), or dump "
+      "(a layer of --dump, repeated; it gives heads and head_dim)");
+  app.add_option("--dump", shape.dump, "Keys, values and queries written by dump-qkv")
+      ->type_name("FILE");
+  app.add_option("--layer", shape.layer, "Layer of the dump");
   app.add_option("--near-threshold", shape.near_threshold,
                  "Share of tokens planted just below the threshold, 0 to 1");
   app.add_option("--delta", shape.delta, "FFD: nats below the pseudo-max; inf keeps everything");
-  app.add_option("--margin-sigmas", shape.margin_sigmas, "FFD: margin in deviations of the noise");
+  add_list_option(app, "--margin-sigmas", shape.margin_sigmas,
+                  "FFD: margin in deviations of the noise");
   app.add_flag("--certified", shape.certified, "FFD: worst-case margin, nothing is missed");
   app.add_option("--sink-tokens", shape.sink_tokens, "FFD: first tokens, always attended");
   app.add_option("--recent-tokens", shape.recent_tokens, "FFD: last tokens, always attended");

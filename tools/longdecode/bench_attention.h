@@ -4,6 +4,7 @@
 #define LONGDECODE_TOOLS_BENCH_ATTENTION_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,11 @@ struct ShapeRequest {
   int32_t page_size = 128;
   std::vector<double> kept = {0.01};
   std::string workload = "planted";
+  std::string dump;  // safetensors file, workload "dump"
+  int32_t layer = 0;
   double near_threshold = 0.01;
   float delta = 5.0f;
-  float margin_sigmas = FfdOptions{}.margin_sigmas;
+  std::vector<float> margin_sigmas = {FfdOptions{}.margin_sigmas};
   bool certified = false;
   int32_t sink_tokens = 128;
   int32_t recent_tokens = 128;
@@ -37,6 +40,9 @@ struct ShapeRequest {
 
 // Appends the shapes of a request. Notes what is left out (FFD over an MLA cache) on stderr.
 Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes);
+
+// Layer `layer` of a file as `longdecode dump-qkv` writes it.
+Result<std::shared_ptr<const bench::KvSample>> read_dump(const std::string& path, int32_t layer);
 
 // Reads a JSON array of objects whose keys are the members of ShapeRequest, lists where it has
 // lists (or single values); what an object leaves out comes from `defaults`.

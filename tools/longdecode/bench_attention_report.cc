@@ -16,7 +16,15 @@ const char* op_name(Op op) { return op == Op::kMla ? "mla" : "gqa"; }
 const char* method_name(Method method) { return method == Method::kFfd ? "ffd" : "dense"; }
 const char* device_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 const char* workload_name(bench::WorkloadKind kind) {
-  return kind == bench::WorkloadKind::kClustered ? "clustered" : "planted";
+  switch (kind) {
+    case bench::WorkloadKind::kPlanted:
+      return "planted";
+    case bench::WorkloadKind::kClustered:
+      return "clustered";
+    case bench::WorkloadKind::kDump:
+      return "dump";
+  }
+  return "";
 }
 bool same_shape(const bench::ShapeSpec& a, const bench::ShapeSpec& b) {
   return a.op == b.op && a.batch == b.batch && a.query_len == b.query_len && a.kv_len == b.kv_len &&
@@ -52,7 +60,11 @@ Json row_to_json(const bench::BenchRow& row, const DeviceInfo& device) {
           {"dtype", dtype_name(shape.dtype)},
           {"page_size", shape.page_size},
           {"workload", workload_name(shape.workload)},
+          {"source", shape.sample != nullptr ? Json(shape.sample->source) : Json(nullptr)},
+          {"layer", shape.sample != nullptr ? Json(shape.sample->layer_idx) : Json(nullptr)},
           {"delta", shape.ffd.delta},
+          {"margin_sigmas", shape.ffd.margin_sigmas},
+          {"certified", shape.ffd.certified},
           {"near_threshold", shape.near_threshold},
           {"kept_planted", kept_planted},
           {"kept_fraction", row.kept_fraction},

@@ -102,6 +102,8 @@ Status read_shape(const Json& object, ShapeRequest& shape) {
   reader.read("page_size", shape.page_size);
   reader.read("kept", shape.kept);
   reader.read("workload", shape.workload);
+  reader.read("dump", shape.dump);
+  reader.read("layer", shape.layer);
   reader.read("near_threshold", shape.near_threshold);
   reader.read("delta", shape.delta);
   reader.read("margin_sigmas", shape.margin_sigmas);
@@ -117,6 +119,20 @@ Result<DType> parse_dtype(const std::string& name) {
   if (name == "f16") return DType::kF16;
   if (name == "f32") return DType::kF32;
   return invalid_argument("--dtype is {}; allowed: bf16, f16, f32", name);
+}
+
+Result<bench::WorkloadKind> parse_workload(const ShapeRequest& request) {
+  if (request.workload == "planted") return bench::WorkloadKind::kPlanted;
+  if (request.workload == "clustered") return bench::WorkloadKind::kClustered;
+  if (request.workload != "dump") {
+    return invalid_argument("--workload is {}; allowed: planted, clustered, dump",
+                            request.workload);
+  }
+  if (request.dump.empty()) return invalid_argument("--workload is dump, and --dump is empty");
+  if (request.op != "gqa") {
+    return invalid_argument("--op is {}; allowed with --workload dump: gqa", request.op);
+  }
+  return bench::WorkloadKind::kDump;
 }
 
 Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) {
@@ -154,11 +170,7 @@ Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes
   shape.methods.clear();
   LD_RETURN_IF_ERROR(parse_methods(request, shape.methods));
   LD_ASSIGN_OR_RETURN(shape.dtype, parse_dtype(request.dtype));
-  if (request.workload != "planted" && request.workload != "clustered") {
-    return invalid_argument("--workload is {}; allowed: planted, clustered", request.workload);
-  }
-  shape.workload = request.workload == "clustered" ? bench::WorkloadKind::kClustered
-                                                   : bench::WorkloadKind::kPlanted;
+  LD_ASSIGN_OR_RETURN(shape.workload, parse_workload(request));
   shape.kept = request.kept;
   shape.num_q_heads = request.num_q_heads;
   shape.num_kv_heads = request.num_kv_heads;
@@ -166,13 +178,22 @@ Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes
   shape.page_size = request.page_size;
   shape.near_threshold = request.near_threshold;
   LD_RETURN_IF_ERROR(check_non_negative("--delta", request.delta, true));
-  LD_RETURN_IF_ERROR(check_non_negative("--margin-sigmas", request.margin_sigmas, false));
-  shape.ffd = {request.delta, request.margin_sigmas, request.certified, request.sink_tokens,
+  for (const float margin : request.margin_sigmas) {
+    LD_RETURN_IF_ERROR(check_non_negative("--margin-sigmas", margin, false));
+  }
+  shape.margin_sigmas = request.margin_sigmas;
+  shape.ffd = {request.delta, request.margin_sigmas.front(), request.certified, request.sink_tokens,
                request.recent_tokens};
   if (request.seed < 0) {
     return invalid_argument("--seed is {}; allowed: 0 and more", request.seed);
   }
   shape.seed = static_cast<uint64_t>(request.seed);
+  if (shape.workload == bench::WorkloadKind::kDump) {
+    LD_ASSIGN_OR_RETURN(shape.sample, read_dump(request.dump, request.layer));
+    shape.num_q_heads = shape.sample->num_q_heads;
+    shape.num_kv_heads = shape.sample->num_kv_heads;
+    shape.head_dim = shape.sample->head_dim;
+  }
   for (const int32_t batch : request.batch) {
     for (const int32_t query_len : request.query_len) {
       for (const int64_t kv_len : request.kv_len) {

@@ -17,9 +17,10 @@ enum class Role { kBoth, kQuantize, kWrite };
 template <Role kRole>
 constexpr int kRoleThreads = kRole == Role::kWrite ? 256 : kMaxThreads;
 template <Role kRole, DType kFrom>
-constexpr int kRoleCtas = kRole == Role::kWrite                             ? 4
-                          : kRole == Role::kQuantize&& kFrom != DType::kF32 ? 2
-                                                                            : 1;
+constexpr int role_ctas() {
+  if (kRole == Role::kWrite) return 4;
+  return kRole == Role::kQuantize && kFrom != DType::kF32 ? 2 : 1;
+}
 
 // V to pages; keys to pages or to the ring, of which a later token keeps the row.
 template <DType kFrom, DType kTo>
@@ -54,7 +55,7 @@ __device__ __forceinline__ void write_rows(const Params& p, const Pair& pair, in
 }
 
 template <DType kFrom, DType kTo, Role kRole>
-__global__ void __launch_bounds__(kRoleThreads<kRole>, (kRoleCtas<kRole, kFrom>))
+__global__ void __launch_bounds__(kRoleThreads<kRole>, (role_ctas<kRole, kFrom>()))
     append_kernel(const __grid_constant__ Params p) {
   const int pair_idx = divide(blockIdx.x, p.pair_ctas);
   const int cta = static_cast<int>(blockIdx.x) - pair_idx * static_cast<int>(p.pair_ctas.value);
