@@ -1,6 +1,6 @@
-// MLA decode on the GPU: `gpu_mla SET COMMIT OUT.json` with SET targets, sweep, all (both) or
-// short. Every row has the read floor of the same run (a plain streaming read of as many bytes,
-// same timing) and its error against the fp64 reference on sampled rows.
+// MLA decode on the GPU: `gpu_mla SET COMMIT OUT.json` with SET targets, sweep, all (both),
+// short or wide. Every row has the read floor of the same run (a plain streaming read of as many
+// bytes, same timing) and its error against the fp64 reference on sampled rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +36,13 @@ std::vector<Shape> shapes_of(const std::string& set) {
   if (set == "short") {
     return {{16, 1, 512},      {16, 1, 4096, 11},    {16, 1, 16384}, {16, 1, 65536, 29},
             {16, 16, 512, 11}, {16, 16, 4096, 27.5}, {16, 32, 512}};
+  }
+  if (set == "wide") {
+    return {{32, 16, 65536, 286},
+            {40, 16, 65536, 286},
+            {64, 16, 65536, 315},
+            {128, 16, 65536, 475},
+            {128, 16, 4096}};
   }
   if (set == "all") {
     std::vector<Shape> shapes = shapes_of("targets");
@@ -187,7 +194,7 @@ int run(const std::string& set, const std::string& commit, const char* path) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::printf("usage: gpu_mla targets|sweep|all|short COMMIT OUT.json\n");
+    std::printf("usage: gpu_mla targets|sweep|all|short|wide COMMIT OUT.json\n");
     return 1;
   }
   return longdecode::gpu_bench::run(argv[1], argv[2], argv[3]);

@@ -112,11 +112,16 @@ class TileRanges {
   __device__ __forceinline__ int block_sum(int block) const {
     const int size = block_sequences(batch_);
     const int end = min(batch_, (block + 1) * size);
+    TilesOf tiles_of = tiles_of_;
     int sum = 0;
 #pragma unroll 8
-    for (int i = block * size + (threadIdx.x & 31); i < end; i += 32) sum += tiles_of_(i);
+    for (int i = block * size + (threadIdx.x & 31); i < end; i += 32) sum += tiles_of(i);
     return __reduce_add_sync(kFullWarp, sum) * num_heads_;
   }
+
+  // What it was asked for last, by this lane, is sequence window() + lane.
+  __device__ __forceinline__ TilesOf& tiles_of() { return tiles_of_; }
+  __device__ __forceinline__ int window() const { return window_; }
 
  private:
   __device__ __forceinline__ void load_window(int first, int tiles_before) {

@@ -27,6 +27,17 @@ __device__ __forceinline__ void tma_load_4d(uint32_t s_to, const CUtensorMap* ma
       : "memory");
 }
 
+// The same with the L2's own policy.
+__device__ __forceinline__ void tma_load_4d(uint32_t s_to, const CUtensorMap* map, int32_t c0,
+                                            int32_t c1, int32_t c2, int32_t c3,
+                                            uint32_t s_barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(s_to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(s_barrier)
+      : "memory");
+}
+
 // One box of a 5D tensor map.
 __device__ __forceinline__ void tma_load_5d(uint32_t s_to, const CUtensorMap* map, int32_t c0,
                                             int32_t c1, int32_t c2, int32_t c3, int32_t c4,

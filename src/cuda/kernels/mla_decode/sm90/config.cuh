@@ -26,7 +26,6 @@ inline constexpr int kStages = 2;                             // 144 KB in fligh
 inline constexpr int kSegmentSlots = 2;
 // A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
 inline constexpr int kFirstBoxes = 3;
-inline constexpr int kScheduleBlocks = 256;  // blocks of sequences whose tiles are summed up
 
 template <Tile kTile>
 struct Config {

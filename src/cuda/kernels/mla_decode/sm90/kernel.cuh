@@ -111,7 +111,8 @@ __device__ __forceinline__ void await_end(uint32_t s_base) {
 
 // All threads; ends with __syncthreads.
 template <class C>
-__device__ __forceinline__ void set_up(const Params& params, uint32_t s_base) {
+__device__ __forceinline__ void set_up(const Params& params, uint32_t s_base,
+                                       const Schedule& schedule) {
   if (threadIdx.x == 32 * C::kProducerWarp) {
     constexpr int kValueWarps = C::kSplitRoles ? 8 : 4;
     for (int i = 0; i < kStages; ++i) {
@@ -134,10 +135,10 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base) {
   if (params.batch > kSmallBatch && !params.fixed_splits) {
     // The sums lie in the ring: the producer reads them before it issues the first load.
     int* s_sums = reinterpret_cast<int*>(__cvta_shared_to_generic(LD_SHARED(C, s_base, ring)));
-    const int size = Schedule::block_sequences(params.batch);
+    const int size = schedule.ranges().block_sequences(params.batch);
     const int num_blocks = (params.batch + size - 1) / size;
     for (int block = threadIdx.x / 32; block < num_blocks; block += C::kThreads / 32) {
-      const int sum = Schedule::block_sum(params, block);
+      const int sum = schedule.ranges().block_sum(block);
       if (threadIdx.x % 32 == 0) s_sums[block] = sum;
     }
   }
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   // Guess that the schedule is strided: page ids and query rows are on their way before the
   // lengths are known.
   PageWindow pages;
-  Schedule schedule;
+  Schedule schedule(params);
   uint32_t tag;
   const auto fetch_ahead = [&] {
     const Place place(params);
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   } else if (const Place place(params); warp < 4 && place.guess >= 0) {
     load_query<C>(params, s_base, place.guess, place.row_block, threadIdx.x);
   }
-  set_up<C>(params, s_base);
+  set_up<C>(params, s_base, schedule);
 
   const int* s_sums =
       reinterpret_cast<const int*>(__cvta_shared_to_generic(LD_SHARED(C, s_base, ring)));

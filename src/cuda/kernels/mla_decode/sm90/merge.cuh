@@ -44,19 +44,23 @@ struct MergeState {
   }
 };
 
-// Returns when 16 bytes that all lanes may read are there. Polls ever more rarely, up to 1/64 of
-// the time that it has waited, so as not to disturb CTAs that still compute.
-__device__ __forceinline__ void await_tag(const uint4* g_pointer, uint32_t tag) {
-  const long long begin = clock64();
-  while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_pointer).w == tag)) {
-    __nanosleep(static_cast<uint32_t>(min((clock64() - begin) / 128, 1000ll)));
+// Pauses between polls: ever longer, up to 1/64 of the time waited so far, so as not to disturb
+// CTAs that still compute.
+class Backoff {
+ public:
+  __device__ __forceinline__ Backoff() { begin_ = clock64(); }
+  __device__ __forceinline__ void pause() const {
+    __nanosleep(static_cast<uint32_t>(min((clock64() - begin_) / 128, 1000ll)));
   }
-}
+
+ private:
+  long long begin_;
+};
 
 // Splits first, first + step, ... of a slice.
 template <class C>
 __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t tag, int row_block,
-                                                  const Splits& splits, int slice, int first,
+                                                  const PairSplits& splits, int slice, int first,
                                                   int step, int lane) {
   constexpr int kLoads = C::kMergeLoads;
   const uint4* g_partials = partial_of<C>(params, row_block, 0);
@@ -65,14 +69,15 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
     return partial_slot(splits.first_worker, k) * C::kPartialUnits;
   };
   MergeState state;
-  if (first < splits.num_splits) {
-    await_tag(g_partials + offset_of(first) + C::kSlices * 32 + row, tag);
+  const Backoff backoff;
+  if (first < splits.num_splits) {  // one poll instead of 24 while nothing is there
+    const uint4* g_first = g_partials + offset_of(first) + C::kSlices * 32 + row;
+    while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_first).w == tag)) backoff.pause();
   }
   for (int k0 = first; k0 < splits.num_splits; k0 += kLoads * step) {
     uint4 v[kLoads], stats[kLoads][2];
-    bool all_there;
-    do {
-      all_there = true;
+    for (;;) {
+      bool all_there = true;
       asm volatile("" : "+r"(k0));  // addresses are computed again: registers are short
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
@@ -90,7 +95,9 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
       for (int u = 0; u < kLoads; ++u) {
         all_there &= v[u].w == tag && stats[u][0].w == tag && stats[u][1].w == tag;
       }
-    } while (!__all_sync(kFullWarp, all_there));
+      if (__all_sync(kFullWarp, all_there)) break;
+      backoff.pause();
+    }
     float x = -INFINITY, y = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
@@ -108,16 +115,29 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
   return state;
 }
 
-// Adds the states of the other warps of the slice, in order.
+// Adds the states of the other warps of the slice, in order; all are loaded before the first is
+// added.
 __device__ __forceinline__ void join_warps(uint32_t s_states, int warp, int warps_per_slice,
                                            int lane, MergeState& state) {
-#pragma unroll 1
-  for (int other = 1; other < warps_per_slice; ++other) {
-    const uint32_t s_state = s_states + ((warp + other) * 32 + lane) * 32;
-    const float4 rows = ptx::load_shared_float4(s_state);
-    const float4 value = ptx::load_shared_float4(s_state + 16);
-    state.raise(rows.x, rows.z);
-    state.add(rows.x, rows.z, rows.y, rows.w, value);
+  float4 rows[kMergeWarps - 1], values[kMergeWarps - 1];
+  float x = -INFINITY, y = -INFINITY;
+#pragma unroll
+  for (int other = 1; other < kMergeWarps; ++other) {
+    float4& row = rows[other - 1];
+    row = make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
+    values[other - 1] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (other < warps_per_slice) {
+      const uint32_t s_state = s_states + ((warp + other) * 32 + lane) * 32;
+      row = ptx::load_shared_float4(s_state);
+      values[other - 1] = ptx::load_shared_float4(s_state + 16);
+    }
+    x = fmaxf(x, row.x);
+    y = fmaxf(y, row.z);
+  }
+  state.raise(x, y);
+#pragma unroll
+  for (int other = 0; other < kMergeWarps - 1; ++other) {
+    state.add(rows[other].x, rows[other].z, rows[other].y, rows[other].w, values[other]);
   }
 }
 
@@ -148,8 +168,8 @@ __device__ __forceinline__ void store_merged(const Params& params, int sequence,
 // a slice.
 template <class C>
 __device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_base, uint32_t tag,
-                                               int sequence, int row_block, const Splits& splits,
-                                               int split, int tid) {
+                                               int sequence, int row_block,
+                                               const PairSplits& splits, int split, int tid) {
   const uint32_t s_states = LD_SHARED(C, s_base, ring);
   const int lane = tid & 31, warp = tid >> 5;
   const int query_len = query_len_of(params, sequence);
@@ -191,7 +211,7 @@ __device__ __forceinline__ void merge_splits(const Params& params, uint32_t s_ba
   for (uint32_t i = 0; i < num_splits; ++i) {
     const int4 split = ptx::load_shared_int4(LD_SHARED(C, s_base, splits) + 16 * i);
     merge_sequence<C>(params, s_base, ptx::load_shared_u32(LD_SHARED(C, s_base, tag)), split.x,
-                      row_block, Splits{split.y, split.z}, split.w, tid);
+                      row_block, PairSplits{split.y, split.z}, split.w, tid);
   }
 }
 
