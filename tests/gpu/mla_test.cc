@@ -1,4 +1,5 @@
-// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [matrix [STEP]|rest|small]`.
+// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [rest|small]`, or
+// `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST + STEP, ... so that STEP processes share it.
 // Exit status 77 (skipped) where there is no device.
 #include <fmt/format.h>
 
@@ -52,8 +53,8 @@ void run_case(const MlaCase& c, const DeviceInfo& device, const Tolerance& toler
   tally.count(outcome.passed, fmt::format("{} {}: {}", name, c.describe(), outcome.failure));
 }
 
-// Every `step`-th case of the matrix.
-void test_matrix(const DeviceInfo& device, int32_t step, Tally& tally) {
+// Every `step`-th case of the matrix, from `first`.
+void test_matrix(const DeviceInfo& device, int32_t step, int32_t first, Tally& tally) {
   constexpr int32_t kPages[] = {64, 16, 128, 32};
   int32_t number = 0;
   for (int32_t batch : {1, 2, 6, 64}) {
@@ -62,7 +63,7 @@ void test_matrix(const DeviceInfo& device, int32_t step, Tally& tally) {
         for (int32_t heads : {1, 3, 9, 63, 64, 126, 128}) {
           for (int32_t variant = 0; variant < 16; ++variant) {
             ++number;
-            if (number % step != 0) continue;
+            if (number % step != first % step) continue;
             MlaCase c;
             c.query_len = query_len;
             c.num_heads = heads;
@@ -324,14 +325,14 @@ int run_one(const DeviceInfo& device, char** argv) {
   return tally.failed;
 }
 
-int run_all(const std::string& what, int32_t step) {
+int run_all(const std::string& what, int32_t step, int32_t first) {
   const Result<DeviceInfo> device = detect_device(DeviceType::kCuda);
   if (!device.ok()) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;
   }
   Tally tally;
-  if (what == "small") test_matrix(*device, 97, tally);
+  if (what == "small") test_matrix(*device, 97, 0, tally);
   if (what == "rest" || what == "all" || what == "small") {
     test_mutants(*device, tally);
     test_batch_invariance(*device, tally);
@@ -343,7 +344,7 @@ int run_all(const std::string& what, int32_t step) {
     test_shapes(*device, tally);
     test_large(*device, tally);
   }
-  if (what == "matrix" || what == "all") test_matrix(*device, step, tally);
+  if (what == "matrix" || what == "all") test_matrix(*device, step, first, tally);
   std::printf("%s: %d passed, %d failed\n", what.c_str(), tally.passed, tally.failed);
   return tally.failed == 0 ? 0 : 1;
 }
@@ -357,5 +358,6 @@ int main(int argc, char** argv) {
                                          argv + 2);
   }
   return longdecode::gpu_test::run_all(argc > 1 ? argv[1] : "all",
-                                       argc > 2 ? std::max(1, std::atoi(argv[2])) : 1);
+                                       argc > 2 ? std::max(1, std::atoi(argv[2])) : 1,
+                                       argc > 3 ? std::max(0, std::atoi(argv[3])) : 0);
 }
