@@ -25,6 +25,7 @@ struct GemmArgs {
   int64_t num_cols = 0;  // a multiple of 8
   int64_t num_tokens = 0;
 };
+Status validate(const GemmArgs& args);
 
 // Not for concurrent use. The device outlives the object.
 class Gemm {
