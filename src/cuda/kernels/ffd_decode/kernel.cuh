@@ -34,6 +34,8 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   if (lane < p.num_stages) ptx::mbarrier_init(ring.s_barriers + 8 * lane, 1);
   ptx::fence_mbarrier_init();
   __syncwarp();  // a ring is its warp's alone
+  ptx::launch_dependents();
+  ptx::wait_dependency();
 #pragma unroll 1
   for (int index = blockIdx.x, num_items = index + 1; index < num_items; index += gridDim.x) {
     ItemContext<C> context;

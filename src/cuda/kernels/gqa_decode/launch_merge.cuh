@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/host/launch.h"
 #include "cuda/kernels/gqa_decode/merge.cuh"
 
 namespace longdecode::cuda::gqa {
@@ -23,19 +24,13 @@ cudaError_t launch_merge(const Params& params, cudaStream_t stream) {
   const int warps_per_slice = merge_warps_per_slice(params);
   const int slices_per_cta = kMergeWarps / warps_per_slice;
   const int slices = Config<kInstances[kInstance]>::kDimBlocks;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3((slices + slices_per_cta - 1) / slices_per_cta,
-                        params.merges_by_pair ? params.batch * params.num_kv_heads
-                                              : static_cast<int>(params.num_workers.value),
-                        params.num_row_groups);
-  config.blockDim = dim3(32 * kMergeWarps);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, gqa_merge_kernel<kInstance>, params, warps_per_slice);
+  LaunchShape shape;
+  shape.grid = dim3((slices + slices_per_cta - 1) / slices_per_cta,
+                    params.merges_by_pair ? params.batch * params.num_kv_heads
+                                          : static_cast<int>(params.num_workers.value),
+                    params.num_row_groups);
+  shape.block = dim3(32 * kMergeWarps);
+  return launch_programmatic(gqa_merge_kernel<kInstance>, shape, stream, params, warps_per_slice);
 }
 
 }  // namespace longdecode::cuda::gqa

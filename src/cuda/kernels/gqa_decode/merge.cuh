@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row_group = blockIdx.z;
   int pair = blockIdx.y;
   PairSplits splits;
+  ptx::launch_dependents();
   if (params.merges_by_pair) {
     Schedule<C> schedule(params);
     schedule.init(params, 0, nullptr);

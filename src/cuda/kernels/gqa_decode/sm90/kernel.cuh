@@ -18,18 +18,19 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kMaxThreads, 1)
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);
   const int compute_warps = blockDim.x / 32 - 1;
   Schedule<C> schedule(params);
+  if (warp == compute_warps && threadIdx.x % 32 == 0) {
+    ptx::prefetch_tensor_map(&k_map);
+    ptx::prefetch_tensor_map(&v_map);
+  }
+  ptx::wait_dependency();
   if (warp == compute_warps) {
-    if (threadIdx.x % 32 == 0) {
-      ptx::prefetch_tensor_map(&k_map);
-      ptx::prefetch_tensor_map(&v_map);
-    }
     // Small batches and fixed splits need nothing from the other warps.
     if (!Schedule<C>::needs_block_sums(params)) {
       schedule.init(params, Place(params).worker, nullptr);
     }
   }
   set_up<C>(params, s_storage, schedule, 1);
-  ptx::launch_dependents();  // the merge kernel
+  ptx::launch_dependents();  // the merge kernel, or whoever follows
   if (warp == compute_warps) {
     if (Schedule<C>::needs_block_sums(params)) {
       schedule.init(params, Place(params).worker, s_storage.block_sums);
