@@ -11,6 +11,7 @@
 #include "cuda/kernels/ffd_decode/select.h"
 #include "cuda/kernels/gqa_append/gqa_append.h"
 #include "cuda/kernels/gqa_decode/select.h"
+#include "cuda/kernels/gqa_prefill/prefill.h"
 #include "cuda/kernels/merge_partials/merge_partials.h"
 #include "cuda/kernels/mla_append/mla_append.h"
 #include "cuda/kernels/mla_decode/select.h"
@@ -69,8 +70,9 @@ class CudaBackend final : public Backend {
     return append_mla(args, device, stream);
   }
 
-  Status prefill(const PrefillArgs&, const DeviceInfo&, StreamHandle) const override {
-    return unsupported("prefill: the CUDA backend has no prefill kernel");
+  Status prefill(const PrefillArgs& args, const DeviceInfo& device,
+                 StreamHandle stream) const override {
+    return prefill_gqa(args, device, stream);
   }
 
   Status merge(const MergeArgs& args, const DeviceInfo& device,
