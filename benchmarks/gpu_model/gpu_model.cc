@@ -11,6 +11,7 @@
 #include "benchmarks/gpu_model/layer_chain.h"
 #include "benchmarks/gpu_timer/gpu_timer.h"
 #include "cuda/model/gemm.h"
+#include "ops/backends.h"
 
 namespace longdecode::gpu_bench {
 namespace {
@@ -22,6 +23,7 @@ using cuda::LinearOutput;
 
 constexpr int32_t kChainLayers = 8;
 constexpr int64_t kChainTokens = 16384;
+constexpr int32_t kPrefillTokens = 2048;
 constexpr int64_t kRateBytes = int64_t{1} << 30;
 static_assert(int64_t{2} * kVocab * kHidden <= kRateBytes);
 
@@ -109,6 +111,42 @@ class Bench {
       args.top_k = 40;
       args.top_p = 0.95f;
       LD_RETURN_IF_ERROR(measure("sample k p", "own", batch, bytes, launch));
+    }
+    return {};
+  }
+
+  // A chunk of kPrefillTokens at the end of kv_len tokens: attention of one layer.
+  Status prefill() {
+    for (const KeyEncoding keys : {KeyEncoding::kPlain, KeyEncoding::kTwoPlane}) {
+      for (const int64_t kv_len : {int64_t{kPrefillTokens}, kChainTokens}) {
+        LD_ASSIGN_OR_RETURN(const auto chain, LayerChain::create(device_, 1, kv_len, keys));
+        const int64_t heads_dim = int64_t{kQHeads} * kHeadDim;
+        LD_ASSIGN_OR_RETURN(const Memory q, DeviceMemory::random_bf16(kPrefillTokens * heads_dim));
+        LD_ASSIGN_OR_RETURN(const Memory o, DeviceMemory::zeros(2 * kPrefillTokens * heads_dim));
+        PrefillArgs args;
+        args.q = TensorView::contiguous(q->as<void>(), DType::kBF16,
+                                        {kPrefillTokens, kQHeads, kHeadDim});
+        args.o = args.q;
+        args.o.data = o->as<void>();
+        args.kv = chain->cache().layer(0);
+        args.batch = chain->cache().step();
+        args.softmax_scale = 0.088f;
+        LD_ASSIGN_OR_RETURN(
+            const GpuTimes times,
+            timer_.measure(
+                [&](cudaStream_t stream) { return prefill_attention(args, device_, stream); }, 5));
+        const double pairs = static_cast<double>(kPrefillTokens) *
+                             (static_cast<double>(kv_len) - 0.5 * kPrefillTokens);
+        const double flops = 4.0 * pairs * static_cast<double>(heads_dim);
+        const char* method = keys == KeyEncoding::kPlain ? "dense" : "two-plane";
+        std::printf("prefill attention %s, kv_len %ld: %.1f us, %.0f TFLOP/s\n", method,
+                    static_cast<long>(kv_len), times.graph_us, flops / times.graph_us * 1e-6);
+        json_ += fmt::format(
+            R"({}{{"op": "prefill attention", "kernel": "{}", "device": "{}", "commit": "{}", )"
+            R"("tokens": {}, "kv_len": {}, "time_us": {:.3f}, "flop": {:.4g}}})",
+            json_.empty() ? "" : ",\n", method, device_.name, commit_, kPrefillTokens, kv_len,
+            times.graph_us, flops);
+      }
     }
     return {};
   }
@@ -223,6 +261,7 @@ Status run(const DeviceInfo& device, const std::string& commit, const char* path
   LD_RETURN_IF_ERROR(bench.products());
   LD_RETURN_IF_ERROR(bench.sampling());
   LD_RETURN_IF_ERROR(bench.chain(KeyEncoding::kPlain));
+  LD_RETURN_IF_ERROR(bench.prefill());
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) return make_status(StatusCode::kNotFound, "{} cannot be written", path);
   const std::string json = "[\n" + bench.json() + "\n]\n";

@@ -8,6 +8,15 @@ namespace longdecode::gpu_bench {
 using cuda::LinearArgs;
 using cuda::LinearOutput;
 
+namespace {
+
+Status fill(void* memory, int value, int64_t num_bytes) {
+  if (memory == nullptr) return {};
+  return cuda::cuda_status(cudaMemset(memory, value, static_cast<size_t>(num_bytes)), "fill");
+}
+
+}  // namespace
+
 Result<std::unique_ptr<LayerChain>> LayerChain::create(const DeviceInfo& device, int32_t num_layers,
                                                        int64_t kv_len, KeyEncoding keys) {
   std::unique_ptr<LayerChain> chain(new LayerChain);
@@ -58,18 +67,19 @@ Status LayerChain::init(int64_t kv_len, KeyEncoding keys) {
   LD_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(desc, device_));
   cache_ = std::make_unique<KvCache>(std::move(cache));
   LD_ASSIGN_OR_RETURN(const SequenceId sequence, cache_->add_sequence());
-  // The pools stay as allocated, but for what a step writes: zeros.
+  // What the pools hold does not matter, as long as it is finite.
   const std::vector<SequenceId> sequences = {sequence};
   const std::vector<int32_t> new_tokens = {static_cast<int32_t>(kv_len)};
   LD_RETURN_IF_ERROR(cache_->reserve(sequences, new_tokens));
   for (int32_t layer = 0; layer < num_layers_; ++layer) {
     const KvLayerView kv = cache_->layer(layer);
-    for (const TensorView& view : {kv.k, kv.v}) {
-      if (view.data == nullptr) continue;
-      LD_RETURN_IF_ERROR(cuda::cuda_status(
-          cudaMemset(view.data, 0, static_cast<size_t>(2 * view.shape[0] * view.stride[0])),
-          "cudaMemset"));
+    for (const TensorView& view : {kv.k, kv.v, kv.recent_k}) {
+      const int64_t num_bytes = view.data == nullptr ? 0 : 2 * view.shape[0] * view.stride[0];
+      LD_RETURN_IF_ERROR(fill(view.data, 0, num_bytes));
     }
+    // Small steps, and zeros of a third of one.
+    LD_RETURN_IF_ERROR(fill(kv.chunks, 0x35, kv.num_pages * kv.chunk_page_stride_bytes));
+    LD_RETURN_IF_ERROR(fill(kv.residuals, 0x35, kv.num_pages * kv.residual_page_stride_bytes));
   }
   DecodeDesc decode;
   decode.method = keys == KeyEncoding::kPlain ? Method::kDense : Method::kFfd;

@@ -36,7 +36,7 @@ class LayerChain {
   };
   Status launch(Parts parts, cudaStream_t stream);
 
-  int32_t num_layers() const { return num_layers_; }
+  const KvCache& cache() const { return *cache_; }
 
  private:
   LayerChain() = default;

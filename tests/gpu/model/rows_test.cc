@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -180,6 +181,14 @@ TEST(CudaSample, Greedy) {
   }
 }
 
+// Where a token's mass lies: by eighth of the vocabulary (a CTA), 16th of that (a warp), lane, id.
+std::array<int32_t, 4> place_of(int32_t id, int32_t vocab) {
+  const int32_t slice = (vocab + 7) / 8, cta = id / slice, index = id % slice;
+  const int32_t count = std::min(slice, vocab - cta * slice);
+  const int32_t warp_size = (count + 511) / 512 * 32;
+  return {cta, index / warp_size, index % warp_size % 32, id};
+}
+
 // Draws that are no token which may be drawn, or not the one at the drawn place.
 int64_t count_wrong_draws(const std::vector<float>& logits, int32_t vocab, const Options& options,
                           int32_t steps, uint64_t seed, const std::vector<int32_t>& drawn) {
@@ -187,8 +196,9 @@ int64_t count_wrong_draws(const std::vector<float>& logits, int32_t vocab, const
   int64_t wrong = 0;
   for (int32_t b = 0; b < batch; ++b) {
     std::vector<Candidate> kept = candidates_of(logits.data() + int64_t{b} * vocab, vocab, options);
-    std::sort(kept.begin(), kept.end(),
-              [](const Candidate& x, const Candidate& y) { return x.id < y.id; });
+    std::sort(kept.begin(), kept.end(), [vocab](const Candidate& x, const Candidate& y) {
+      return place_of(x.id, vocab) < place_of(y.id, vocab);
+    });
     double total = 0.0;
     for (const Candidate& c : kept) total += c.weight;
     for (int32_t step = 0; step < steps; ++step) {

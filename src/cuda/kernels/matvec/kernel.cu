@@ -1,11 +1,13 @@
 // y = W f(x) for 1..8 tokens, bound by reading W once: rows of W are the M dimension of the tensor
 // core's instruction, tokens its N. The order of k within an instruction is free as long as W and
 // x agree: lane 4 g + t holds 8 neighbouring columns, so that every load is 16 bytes.
+#include <algorithm>
+
 #include "cuda/device/floats.cuh"
 #include "cuda/host/launch.h"
 #include "cuda/kernels/matvec/kernel.h"
-#include "cuda/kernels/matvec/normalise.cuh"
 #include "cuda/kernels/matvec/ring.cuh"
+#include "cuda/kernels/matvec/scale_rows.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 
@@ -50,34 +52,39 @@ __device__ __forceinline__ void multiply(uint32_t s_chunk, int lane, const uint4
   }
 }
 
-// The warps' sums of one row and token.
-__device__ __forceinline__ float total(const float* s_sums, int num_tokens, int token, int row) {
-  float sum = 0.0f;
+// The warps' sums of a tile. factors: nullptr, or the squares of normalised tokens.
+struct TileSums {
+  const float* s_sums;
+  const float* s_squares;
+
+  // Of row `row` of the tile, which is `global_row` of W.
+  __device__ __forceinline__ float total(const Params& p, int token, int row,
+                                         int global_row) const {
+    float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += s_sums[(w * num_tokens + token) * kTileRows + row];
-  return sum;
-}
+    for (int w = 0; w < kWarps; ++w) {
+      sum += s_sums[(w * p.num_tokens + token) * kTileRows + row];
+    }
+    if (s_squares != nullptr) sum *= norm_factor(p, s_squares, token);
+    return p.g_bias != nullptr ? sum + p.g_bias[global_row] : sum;
+  }
+};
 
-__device__ __forceinline__ float with_bias(const Params& p, float sum, int row) {
-  return p.g_bias != nullptr ? sum + p.g_bias[row] : sum;
-}
-
-__device__ __forceinline__ void store_tile(const Params& p, const float* s_sums, int tile) {
+__device__ __forceinline__ void store_tile(const Params& p, const TileSums& sums, int tile) {
   const int token = threadIdx.x / kTileRows, row = threadIdx.x % kTileRows;
   const int global_row = tile * kTileRows + row;
   if (token >= p.num_tokens || global_row >= p.num_rows) return;
   if (p.store == Store::kSiluUpBf16) {
-    if (row >= kTileRows / 2) return;
-    const float gate = with_bias(p, total(s_sums, p.num_tokens, token, row), global_row);
-    const float up = with_bias(p, total(s_sums, p.num_tokens, token, row + kTileRows / 2),
-                               global_row + kTileRows / 2);
-    static_cast<uint16_t*>(
-        p.g_y)[int64_t{token} * (p.num_rows / 2) + tile * (kTileRows / 2) + row] =
+    constexpr int kHalf = kTileRows / 2;
+    if (row >= kHalf) return;
+    const float gate = sums.total(p, token, row, global_row);
+    const float up = sums.total(p, token, row + kHalf, global_row + kHalf);
+    static_cast<uint16_t*>(p.g_y)[int64_t{token} * (p.num_rows / 2) + tile * kHalf + row] =
         to_bf16(silu(gate) * up);
     return;
   }
   const int64_t index = int64_t{token} * p.num_rows + global_row;
-  const float sum = with_bias(p, total(s_sums, p.num_tokens, token, row), global_row);
+  const float sum = sums.total(p, token, row, global_row);
   if (p.store == Store::kBf16) {
     static_cast<uint16_t*>(p.g_y)[index] = to_bf16(sum);
   } else if (p.store == Store::kAddF32) {
@@ -88,26 +95,28 @@ __device__ __forceinline__ void store_tile(const Params& p, const float* s_sums,
 }
 
 // A CTA takes tiles blockIdx.x, + gridDim.x, ...; its warps share the columns of each.
-template <bool kNormalise>
-__global__ void __launch_bounds__(kThreads, 2) matvec_kernel(const __grid_constant__ Params p) {
+template <bool kNormalise, int kStages>
+__global__ void __launch_bounds__(kThreads, kMaxCtasPerSm)
+    matvec_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char s_storage[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* s_sums = reinterpret_cast<float*>(s_storage + kRingBytes);
+  float* s_sums = reinterpret_cast<float*>(s_storage + kWarps * kStages * kChunkBytes);
   const int sums_per_tile = kWarps * p.num_tokens * kTileRows;
-  float* s_squares = s_sums + 2 * sums_per_tile;
-  char* s_normed = reinterpret_cast<char*>(s_squares + kWarps * kMaxTokens);
-  Ring ring(p, ptx::shared_address(s_storage), warp, lane);
+  float* s_squares = kNormalise ? s_sums + 2 * sums_per_tile : nullptr;
+  Ring<kStages> ring(p, ptx::shared_address(s_storage), warp, lane);
   for (int i = 0; i < kStages; ++i) ring.fetch(p, lane);
+  uint32_t s_x = 0;
   if constexpr (kNormalise) {
-    normalise(p, s_squares, s_normed);
+    char* s_rows = reinterpret_cast<char*>(s_squares + kWarps * kMaxTokens);
+    scale_rows(p, s_squares, s_rows);
+    s_x = ptx::shared_address(s_rows) + (lane >> 2) * p.x_pitch_bytes;
   } else {
     ptx::wait_dependency();
   }
-  const uint32_t s_x = ptx::shared_address(s_normed) + (lane >> 2) * p.x_pitch_bytes;
   // The next launch's loads follow the last ones of this one: earlier, they would only leave the
   // memory idle later.
-  bool launched = ring.exhausted();
-  if (launched) ptx::launch_dependents();
+  bool loads_finished = ring.exhausted();
+  if (loads_finished) ptx::launch_dependents();
   int turn = 0;
   for (int tile = blockIdx.x; tile < ring.num_tiles(); tile += gridDim.x, turn ^= 1) {
     float d[4] = {};
@@ -118,9 +127,9 @@ __global__ void __launch_bounds__(kThreads, 2) matvec_kernel(const __grid_consta
       multiply(s_chunk, lane, x, d);
       ring.release();
       ring.fetch(p, lane);
-      if (!launched && ring.exhausted()) {
+      if (!loads_finished && ring.exhausted()) {
         ptx::launch_dependents();
-        launched = true;
+        loads_finished = true;
       }
     }
     float* s_tile = s_sums + turn * sums_per_tile;
@@ -131,22 +140,42 @@ __global__ void __launch_bounds__(kThreads, 2) matvec_kernel(const __grid_consta
     }
     // The other half of s_sums is free then: its readers have come here too.
     __syncthreads();
-    store_tile(p, s_tile, tile);
+    store_tile(p, {s_tile, s_squares}, tile);
   }
+}
+
+// Two CTAs an SM, or a longer ring where many rows of x leave room for one.
+struct Choice {
+  void (*kernel)(Params);
+  int32_t num_stages, ctas_per_sm;
+};
+
+Choice choose(const Params& params, bool normalise) {
+  if (!normalise) return {matvec_kernel<false, 3>, 3, kMaxCtasPerSm};
+  const auto bytes = [&](int32_t num_stages) {
+    return shared_bytes(num_stages, params.num_cols, params.num_tokens, true);
+  };
+  if (kMaxCtasPerSm * (bytes(3) + kSharedBytesReserved) <= kSharedBytesOfSm) {
+    return {matvec_kernel<true, 3>, 3, kMaxCtasPerSm};
+  }
+  if (bytes(4) <= kMaxSharedBytes) return {matvec_kernel<true, 4>, 4, 1};
+  return {matvec_kernel<true, 3>, 3, 1};
 }
 
 }  // namespace
 
 cudaError_t launch(Params params, int32_t num_sms, cudaStream_t stream) {
   params.x_pitch_bytes = x_pitch_bytes(params.num_cols);
-  const int32_t tiles = (params.num_rows + kTileRows - 1) / kTileRows;
   const bool normalise = params.g_x_f32 != nullptr;
+  const Choice choice = choose(params, normalise);
+  const int32_t tiles = (params.num_rows + kTileRows - 1) / kTileRows;
+  // Fewer CTAs than fit would be placed unevenly while those of the launch before still run.
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(tiles < num_sms ? tiles : num_sms));
+  shape.grid = dim3(static_cast<unsigned>(std::min(tiles, choice.ctas_per_sm * num_sms)));
   shape.block = dim3(kThreads);
-  shape.shared_bytes = shared_bytes(params.num_cols, params.num_tokens, normalise);
-  return launch_programmatic(normalise ? matvec_kernel<true> : matvec_kernel<false>, shape, stream,
-                             params);
+  shape.shared_bytes =
+      shared_bytes(choice.num_stages, params.num_cols, params.num_tokens, normalise);
+  return launch_programmatic(choice.kernel, shape, stream, params);
 }
 
 }  // namespace longdecode::cuda::matvec

@@ -18,7 +18,7 @@ struct Params {
   Store store;
   void* g_y;  // [num_tokens, num_rows], [num_tokens, num_rows / 2] for kSiluUpBf16
   int32_t num_rows, num_cols, num_tokens;
-  int32_t x_pitch_bytes;  // of a normalised row in shared memory; set by launch
+  int32_t x_pitch_bytes;  // of a row of x in shared memory; set by launch
 };
 
 // Rows of W in a tile, which is the unit of work of a CTA.
@@ -27,28 +27,32 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kChunkCols = 128;
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
-// Chunks that a warp has in flight or in use. 8 warps x 3 x 4 KB: 96 KB, so that two CTAs fit on an
-// SM and the next launch fetches its first chunks while this one ends.
-inline constexpr int kStages = 3;
+inline constexpr int kMaxCtasPerSm = 2;
 inline constexpr int kChunkBytes = kTileRows * kChunkCols * 2;
-inline constexpr int kRingBytes = kWarps * kStages * kChunkBytes;
 inline constexpr int kMaxTokens = 8;
 
-// Normalised rows are padded to whole chunks; 64 bytes more keep the 8 rows that a warp reads
-// together in different banks.
+// Rows of x are padded to whole chunks; 64 bytes more keep the 8 rows that a warp reads together in
+// different banks.
 constexpr int32_t x_pitch_bytes(int32_t num_cols) {
   return 2 * ((num_cols + kChunkCols - 1) / kChunkCols * kChunkCols) + 64;
 }
-// Sums of the warps, two tiles in turn, [2][kWarps][num_tokens][kTileRows] floats; then squares,
-// [kWarps][kMaxTokens] floats; then normalised rows.
+// A warp has num_stages chunks in flight or in use. Then sums of the warps, two tiles in turn,
+// [2][kWarps][num_tokens][kTileRows] floats; then squares, [kWarps][kMaxTokens] floats; then x.
+constexpr int64_t ring_bytes(int32_t num_stages) {
+  return int64_t{kWarps} * num_stages * kChunkBytes;
+}
 constexpr int64_t sums_bytes(int32_t num_tokens) {
   return int64_t{2} * kWarps * num_tokens * kTileRows * 4;
 }
 inline constexpr int64_t kSquaresBytes = kWarps * kMaxTokens * 4;
-constexpr int64_t shared_bytes(int32_t num_cols, int32_t num_tokens, bool normalise) {
-  const int64_t bytes = kRingBytes + sums_bytes(num_tokens);
+constexpr int64_t shared_bytes(int32_t num_stages, int32_t num_cols, int32_t num_tokens,
+                               bool normalise) {
+  const int64_t bytes = ring_bytes(num_stages) + sums_bytes(num_tokens);
   return normalise ? bytes + kSquaresBytes + int64_t{num_tokens} * x_pitch_bytes(num_cols) : bytes;
 }
+// Of an SM, and what each CTA costs beside its own.
+inline constexpr int64_t kSharedBytesOfSm = 233472, kSharedBytesReserved = 1024;
+inline constexpr int64_t kMaxSharedBytes = kSharedBytesOfSm - kSharedBytesReserved;
 
 }  // namespace longdecode::cuda::matvec
 

@@ -16,6 +16,7 @@ namespace longdecode::cuda::matvec {
 
 // The chunks of a warp in the order of its work: of every tile of the CTA, chunks warp, warp + 8,
 // ...
+template <int kStages>
 class Ring {
  public:
   __device__ Ring(const Params& p, uint32_t s_ring, int warp, int lane)

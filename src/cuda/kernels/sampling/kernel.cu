@@ -95,54 +95,68 @@ __device__ __forceinline__ Kept choose_kept(const Params& p, const uint32_t* s_k
   return kept;
 }
 
-// The keys of a warp, in the order of ids, 32 at a time. visit(index in the slice, key; 0: nothing
-// or not kept) is called by whole warps; ties of `kept` are ranked from first_tie on.
-template <class Visit>
-__device__ __forceinline__ void visit_kept(const uint32_t* s_keys, int count, const Kept& kept,
-                                           uint64_t first_tie, const Visit& visit) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int size = (count + kThreads - 1) / kThreads * 32;
-  const int end = min(count, (warp + 1) * size);
-  for (int i = warp * size; i < end; i += 32) {
-    uint32_t key = i + lane < end ? s_keys[i + lane] : 0;
-    const bool tie = key > 0 && key == kept.key;
-    const uint32_t ties = __ballot_sync(kFullWarp, tie);
-    if (key < kept.key || (tie && first_tie + __popc(ties & ((1u << lane) - 1)) >= kept.ties)) {
-      key = 0;
-    }
-    first_tie += __popc(ties);
-    visit(i + lane, key);
+// The keys of a warp: `size` of them from `begin` on, a multiple of 32 but for the slice's end.
+struct WarpKeys {
+  int begin, end, size;
+
+  __device__ WarpKeys(int count, int warp) {
+    size = (count + kThreads - 1) / kThreads * 32;
+    begin = warp * size;
+    end = min(count, begin + size);
   }
+};
+
+// Clears the keys that are not kept.
+__device__ __forceinline__ void clear_others(uint32_t* s_keys, const WarpKeys& keys,
+                                             const Kept& kept, int rank, int warp, int lane,
+                                             Storage& s) {
+  if (kept.key == 0) return;
+  uint64_t ties = 0;
+  for (int i = keys.begin + lane; i < keys.end; i += 32) ties += s_keys[i] == kept.key;
+  gather(s.ties, warp_total(ties));
+  uint64_t before = sum_before(s.ties, rank, warp);
+  for (int i = keys.begin; i < keys.end; i += 32) {
+    const uint32_t key = i + lane < keys.end ? s_keys[i + lane] : 0;
+    const bool tie = key == kept.key;
+    const uint32_t all = __ballot_sync(kFullWarp, tie);
+    const uint64_t tie_rank = before + __popc(all & ((1u << lane) - 1));
+    if (i + lane < keys.end && (key < kept.key || (tie && tie_rank >= kept.ties))) {
+      s_keys[i + lane] = 0;
+    }
+    before += __popc(all);
+  }
+  __syncwarp();
 }
 
-// The token at the drawn place of the kept ones' masses, laid out in the order of ids.
+// The token at the drawn place of the kept ones' masses, laid out by CTA, warp, lane (a lane has
+// every 32nd key of its warp) and then id.
 __device__ __forceinline__ void draw(const Params& p, const uint32_t* s_keys, const Slice& slice,
-                                     const Kept& kept, const Mass& mass, Storage& s) {
-  const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t ties = 0;
-  visit_kept(s_keys, slice.count, {kept.key, ~uint64_t{0}}, 0,
-             [&](int, uint32_t key) { ties += key > 0 && key == kept.key; });
-  gather(s.ties, warp_total(ties));
-  const uint64_t first_tie = sum_before(s.ties, rank, warp);
+                                     const WarpKeys& keys, const Mass& mass, int rank, int warp,
+                                     int lane, Storage& s) {
+  const auto mass_at = [&](int i) {
+    return i < keys.end && s_keys[i] > 0 ? mass(s_keys[i]) : uint64_t{0};
+  };
   uint64_t sum = 0;
-  visit_kept(s_keys, slice.count, kept, first_tie,
-             [&](int, uint32_t key) { sum += key > 0 ? mass(key) : 0; });
-  sum = warp_total(sum);
-  gather(s.masses, sum);
+  for (int i = keys.begin + lane; i < keys.end; i += 32) sum += mass_at(i);
+  const uint64_t warp_mass = warp_total(sum);
+  gather(s.masses, warp_mass);
   const int sequence = sequence_of_cluster();
   const uint64_t random = counter_random(p.seed, sequence, p.g_steps[sequence]);
   const uint64_t place = __umul64hi(random, sum_all(s.masses));
-  uint64_t before = sum_before(s.masses, rank, warp);
+  const uint64_t warp_before = sum_before(s.masses, rank, warp);
   // All have read the step; the one warp that holds the place counts it on.
   cooperative_groups::this_cluster().sync();
-  if (place < before || place >= before + sum) return;
-  visit_kept(s_keys, slice.count, kept, first_tie, [&](int index, uint32_t key) {
-    const uint64_t own = key > 0 ? mass(key) : 0;
-    const uint64_t reached = before + warp_prefix(own, lane);
-    if (place >= reached - own && place < reached) store_token(p, slice.begin + index);
-    before = __shfl_sync(kFullWarp, reached, 31);
-  });
+  if (place < warp_before || place >= warp_before + warp_mass) return;
+  const uint64_t reached = warp_before + warp_prefix(sum, lane);
+  const int owner =
+      __ffs(static_cast<int>(__ballot_sync(kFullWarp, place < reached && sum > 0))) - 1;
+  uint64_t before = __shfl_sync(kFullWarp, reached - sum, owner);
+  for (int i = keys.begin + owner; i < keys.end; i += 32 * 32) {  // the owner's keys, one a lane
+    const uint64_t own = mass_at(i + 32 * lane);
+    const uint64_t to = before + warp_prefix(own, lane);
+    if (place >= to - own && place < to) store_token(p, slice.begin + i + 32 * lane);
+    before = __shfl_sync(kFullWarp, to, 31);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ Params p) {
@@ -166,8 +180,12 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
     return;
   }
   const auto max_key = static_cast<uint32_t>(best >> 32);
+  const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const WarpKeys keys(slice.count, warp);
   const Kept kept = choose_kept(p, s_keys, slice.count, max_key, s);
-  draw(p, s_keys, slice, kept, Mass{max_key, p.inverse_temperature}, s);
+  clear_others(s_keys, keys, kept, rank, warp, lane, s);
+  draw(p, s_keys, slice, keys, Mass{max_key, p.inverse_temperature}, rank, warp, lane, s);
 }
 
 }  // namespace
