@@ -112,6 +112,12 @@ class LONGDECODE_API KvCache {
   // may be corrected; after any other failure reserve again.
   Status append(int32_t layer_idx, const TensorView& k, const TensorView& v, StreamHandle stream);
 
+  // Lowers the tokens of the reserved step to new_tokens[b], at most those reserved, before a layer
+  // is appended or marked, and gives back the pages that they do not need. For an engine that
+  // reserves ahead, advances lengths of its own on the device and ends earlier than it thought: the
+  // device's arrays of step() keep what reserve put there.
+  Status shrink_step(std::span<const int32_t> new_tokens);
+
   // The caller's word, instead of append, that the step's tokens of this layer are written, or will
   // be in stream order: by a replayed CUDA Graph that captured append, or by the engine's own
   // kernel on layer() and step(). Nothing checks it. kFailedPrecondition as append.

@@ -224,6 +224,12 @@ Status KvCache::append(int32_t layer_idx, const TensorView& k, const TensorView&
   return impl_->append(layer_idx, k, v, stream);
 }
 
+Status KvCache::shrink_step(std::span<const int32_t> new_tokens) {
+  LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
+  LD_RETURN_IF_ERROR(impl_->step_layers.check_all_pending());
+  return impl_->table.shrink_step(new_tokens);
+}
+
 Status KvCache::mark_appended(int32_t layer_idx) {
   LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   LD_RETURN_IF_ERROR(impl_->check_writable("mark_appended", layer_idx));

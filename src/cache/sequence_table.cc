@@ -269,6 +269,28 @@ void SequenceTable::cancel_step() {
   step_new_tokens_.clear();
 }
 
+Status SequenceTable::shrink_step(std::span<const int32_t> new_tokens) {
+  if (step_state_ != StepState::kReserved) {
+    return failed_precondition("shrink_step without a reserved step: call reserve first");
+  }
+  if (new_tokens.size() != step_new_tokens_.size()) {
+    return invalid_argument("new_tokens has {} elements; the reserved step has {} sequences",
+                            new_tokens.size(), step_new_tokens_.size());
+  }
+  for (size_t b = 0; b < new_tokens.size(); ++b) {
+    if (new_tokens[b] >= 0 && new_tokens[b] <= step_new_tokens_[b]) continue;
+    return invalid_argument("new_tokens[{}] is {}; the reserved step allows 0 to {}", b,
+                            new_tokens[b], step_new_tokens_[b]);
+  }
+  for (size_t b = 0; b < new_tokens.size(); ++b) {
+    const SequenceId sequence = step_sequences_[b];
+    const int64_t kv_len = int64_t{sequences_[sequence].kv_len} + new_tokens[b];
+    drop_pages(sequence, static_cast<int32_t>(ceil_div(kv_len, format_.page_size)));
+    step_new_tokens_[b] = new_tokens[b];
+  }
+  return {};
+}
+
 void SequenceTable::mark_appended() {
   for (size_t b = 0; b < step_sequences_.size(); ++b) {
     advance_ring(sequences_[step_sequences_[b]], step_new_tokens_[b]);

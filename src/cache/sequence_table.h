@@ -38,6 +38,8 @@ class SequenceTable {
   // The step, as KvCache::reserve documents. An error other than of `copy` changes nothing.
   Status reserve(std::span<const SequenceId> sequences, std::span<const int32_t> new_tokens,
                  const CopyPage& copy);
+  // Lowers the tokens of the reserved step and returns the pages that they do not need.
+  Status shrink_step(std::span<const int32_t> new_tokens);
   Status commit();
   // Drops a reserved step and returns its pages. The view of a committed step ends too.
   void cancel_step();

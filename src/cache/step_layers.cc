@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "base/status_macros.h"
 
 namespace longdecode {
 
@@ -23,6 +24,13 @@ Status StepLayers::check_pending(int32_t layer_idx) const {
   }
   return failed_precondition(
       "layer_idx is {}, whose append failed half-way in this step; reserve again", layer_idx);
+}
+
+Status StepLayers::check_all_pending() const {
+  for (size_t l = 0; l < states_.size(); ++l) {
+    LD_RETURN_IF_ERROR(check_pending(static_cast<int32_t>(l)));
+  }
+  return {};
 }
 
 Status StepLayers::check_all_written() const {

@@ -18,6 +18,8 @@ class StepLayers {
   Status check_pending(int32_t layer_idx) const;
   void set_written(int32_t layer_idx) { states_[layer_idx] = State::kWritten; }
   void set_failed(int32_t layer_idx) { states_[layer_idx] = State::kFailed; }
+  // kFailedPrecondition when a layer was written or partly written.
+  Status check_all_pending() const;
   Status check_all_written() const;  // kFailedPrecondition names the layers that are not
 
  private:

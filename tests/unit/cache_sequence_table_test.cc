@@ -333,5 +333,34 @@ TEST(SequenceTable, AFailedCopyLeavesTheSequenceUsable) {
   sim.expect_equal_to_model();
 }
 
+// An engine reserved 100 tokens ahead and ended after 10 of them.
+TEST(SequenceTable, ShrinkStepGivesBackWhatFewerTokensDoNotNeed) {
+  for (const KeyEncoding keys : {KeyEncoding::kPlain, KeyEncoding::kTwoPlane}) {
+    Simulation sim(make_desc(keys, 64, 6));
+    const SequenceId a = sim.table.add().value();
+    const SequenceId b = sim.table.add().value();
+    EXPECT_EQ(sim.table.shrink_step({}).code(), StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(sim.reserve({a, b}, {60, 50}).ok());
+    sim.write_step();
+    ASSERT_TRUE(sim.commit().ok());
+    ASSERT_TRUE(sim.reserve({a, b}, {100, 100}).ok());
+    EXPECT_EQ(sim.table.num_free_pages(), 0);
+    EXPECT_EQ(sim.table.shrink_step(std::vector<int32_t>{10}).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(sim.table.shrink_step(std::vector<int32_t>{10, 101}).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(sim.table.shrink_step(std::vector<int32_t>{10, -1}).code(),
+              StatusCode::kInvalidArgument);
+    ASSERT_TRUE(sim.table.shrink_step(std::vector<int32_t>{10, 0}).ok());
+    EXPECT_EQ(sim.table.num_free_pages(), 3);  // a: 70 tokens in 2 pages, b: 50 in 1
+    sim.write_step();
+    ASSERT_TRUE(sim.commit().ok());
+    EXPECT_EQ(sim.table.kv_len(a).value(), 70);
+    EXPECT_EQ(sim.table.kv_len(b).value(), 50);
+    // The recent keys are as if 10 tokens had been reserved: taking back 8 stays possible.
+    EXPECT_TRUE(sim.table.truncate(a, kMaxTruncateTokens).ok());
+    ASSERT_TRUE(sim.reserve({b}, {100}).ok());
+  }
+}
+
 }  // namespace
 }  // namespace longdecode
