@@ -66,10 +66,10 @@ bool write_prompt_caches(const fs::path& folder) {
       runner::Session session = fuzz_session(model, method);
       const std::span<const int32_t> all(tokens);
       if (!session.prefill(all.first(static_cast<size_t>(length)), nullptr).ok()) return false;
-      std::vector<runner::RestorePoint> points = {runner::capture_point(session)};
+      std::vector<runner::RestorePoint> points = {runner::capture_point(session).value()};
       if (length > 3) {
         if (!session.decode(tokens[static_cast<size_t>(length)]).ok()) return false;
-        points.push_back(runner::capture_point(session));
+        points.push_back(runner::capture_point(session).value());
       }
       const fs::path path =
           folder / (std::to_string(static_cast<int>(method)) + "_" + std::to_string(length));

@@ -136,7 +136,14 @@ TEST_F(SessionTest, BadOptionsAreRefusedByName) {
       kInvalid, "dense_layers has layer 2; the model's layers are 0 to 1");
   expect([](SessionOptions* o) { o->device.num_threads = 0; }, kInvalid, "num_threads is 0");
   expect([](SessionOptions* o) { o->device.type = DeviceType::kCuda; }, StatusCode::kUnsupported,
-         "device.type is 1");
+         "kv_dtype is 0; models on CUDA keep keys and values in bf16 (2)");
+  expect(
+      [](SessionOptions* o) {
+        o->device.type = DeviceType::kCuda;
+        o->kv_dtype = DType::kBF16;
+        o->observer = [](const LayerTensors&) { return Status(); };
+      },
+      StatusCode::kUnsupported, "observer");
   expect([](SessionOptions* o) { o->method = Method::kFfd, o->page_size = 32; }, kInvalid,
          "page_size is 32");
   expect([](SessionOptions* o) { o->method = Method::kFfd, o->ffd.delta = -1.0f; }, kInvalid,

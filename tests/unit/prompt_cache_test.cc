@@ -48,10 +48,10 @@ class PromptCacheTest : public SessionTest {
   Session write(const SessionOptions& options, int32_t prompt, int32_t end) {
     Session session = make(options);
     EXPECT_TRUE(session.prefill(tokens(0, prompt), nullptr).ok());
-    std::vector<RestorePoint> points = {capture_point(session)};
+    std::vector<RestorePoint> points = {capture_point(session).value()};
     if (end > prompt) {
       decode(&session, prompt, end);
-      points.push_back(capture_point(session));
+      points.push_back(capture_point(session).value());
     }
     const Status status = save_prompt_cache(path_, kModel, tokens(0, end), points, session);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -123,7 +123,7 @@ TEST_F(PromptCacheTest, SnapshotsComeBackBitForBit) {
   for (const Method method : {Method::kDense, Method::kFfd}) {
     Session session = make(method_options(method));
     ASSERT_TRUE(session.prefill(tokens(0, 210), nullptr).ok());
-    const Snapshot snapshot = capture(session);
+    const Snapshot snapshot = capture(session).value();
     decode(&session, 210, 280);
     const std::vector<float> expected = logits_of(session);
     for (int repeat = 0; repeat < 2; ++repeat) {
@@ -248,7 +248,7 @@ TEST_F(PromptCacheTest, EveryHeaderFieldIsChecked) {
 TEST_F(PromptCacheTest, AFileThatCannotBeWrittenLeavesNothing) {
   Session session = make(options());
   ASSERT_TRUE(session.prefill(tokens(0, 8), nullptr).ok());
-  const std::vector<RestorePoint> points = {capture_point(session)};
+  const std::vector<RestorePoint> points = {capture_point(session).value()};
   const auto save = [&](const std::string& path, std::span<const int32_t> ids) {
     return save_prompt_cache(path, kModel, ids, points, session);
   };

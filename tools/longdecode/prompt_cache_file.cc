@@ -23,7 +23,8 @@ Result<PromptCacheFile> PromptCacheFile::open(const std::string& path) {
 Result<int64_t> PromptCacheFile::restore(std::span<const int32_t> prompt,
                                          const runner::Model& model, runner::Session& session) {
   if (path_.empty()) return 0;
-  model_hash_ = runner::model_hash(model.file(), session.options().device.num_threads);
+  LD_ASSIGN_OR_RETURN(const DeviceInfo cpu, detect_device(DeviceType::kCpu));
+  model_hash_ = runner::model_hash(model.file(), cpu.num_threads);
   if (!found_) return 0;
   LD_ASSIGN_OR_RETURN(num_restored_, found_->restore(prompt, model_hash_, &session));
   found_.reset();  // unmaps the file before it is replaced
@@ -33,7 +34,8 @@ Result<int64_t> PromptCacheFile::restore(std::span<const int32_t> prompt,
 Status PromptCacheFile::save_prompt(std::span<const int32_t> prompt,
                                     const runner::Session& session) {
   if (path_.empty()) return {};
-  points_ = {runner::capture_point(session)};
+  LD_ASSIGN_OR_RETURN(auto point, runner::capture_point(session));
+  points_ = {std::move(point)};
   if (num_restored_ == session.num_tokens()) return {};
   return runner::save_prompt_cache(path_, model_hash_, prompt, points_, session);
 }
@@ -44,7 +46,8 @@ Status PromptCacheFile::save_all(std::span<const int32_t> prompt,
   if (path_.empty() || num_fed == 0) return {};
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
   tokens.insert(tokens.end(), generated.begin(), generated.begin() + num_fed);
-  points_.push_back(runner::capture_point(session));
+  LD_ASSIGN_OR_RETURN(auto point, runner::capture_point(session));
+  points_.push_back(std::move(point));
   return runner::save_prompt_cache(path_, model_hash_, tokens, points_, session);
 }
 

@@ -1,8 +1,7 @@
-// Attention of a session's decode steps: its plans, their workspaces and what they report.
+// Attention of a session's decode steps on the CPU: its plans, and what they report.
 #ifndef LONGDECODE_RUNNER_MODEL_DECODE_ATTENTION_H_
 #define LONGDECODE_RUNNER_MODEL_DECODE_ATTENTION_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,23 +9,9 @@
 
 #include "longdecode/attention.h"
 #include "longdecode/status.h"
-#include "runner/model/config.h"
-#include "runner/model/session.h"
+#include "runner/model/layer_plans.h"
 
 namespace longdecode::runner {
-
-// A plan with its workspace. CPU memory.
-class BoundPlan {
- public:
-  static Result<BoundPlan> create(const DecodeDesc& desc, const DeviceInfo& device);
-  DecodePlan& plan() { return plan_; }
-  const DecodePlan& plan() const { return plan_; }
-
- private:
-  explicit BoundPlan(DecodePlan plan) : plan_(std::move(plan)) {}
-  DecodePlan plan_;
-  std::vector<std::byte> workspace_;  // moves keep its address
-};
 
 class DecodeAttention {
  public:
@@ -42,16 +27,14 @@ class DecodeAttention {
   void count_step();
   void fill(SessionStats* stats) const;
 
-  float softmax_scale() const { return softmax_scale_; }
-  std::string kernel_name() const;
+  float softmax_scale() const { return plans_.softmax_scale(); }
+  std::string kernel_name() const { return plans_.kernel_name(); }
 
  private:
-  DecodeAttention() = default;
-  std::vector<BoundPlan> plans_;     // [0] is the session's method; the rest serve single layers
-  std::vector<size_t> plan_idx_;     // [num_layers] into plans_
+  explicit DecodeAttention(LayerPlans plans) : plans_(std::move(plans)) {}
+  LayerPlans plans_;
   std::vector<int64_t> attended_;    // [num_kv_heads] of the last run
   std::vector<int64_t> bytes_read_;  // [num_kv_heads] of the last run
-  float softmax_scale_ = 0.0f;
   // Of the step in progress (sums over layers), and of all finished steps (sums over steps).
   double step_kept_ = 0.0;
   double step_bytes_ = 0.0;

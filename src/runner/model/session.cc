@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <new>
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "ops/backends.h"
-#include "runner/model/decode_attention.h"
-#include "runner/model/transformer.h"
-#include "runner/model/weights.h"
+#include "runner/model/step_runner.h"
+#include "runner/model/stopwatch.h"
 
 namespace longdecode::runner {
 namespace {
@@ -45,11 +41,17 @@ Status check_layers(const ModelConfig& config, const SessionOptions& options) {
   return Status();
 }
 
-Status resolve_options(const ModelConfig& config, SessionOptions* options) {
-  if (options->device.type != DeviceType::kCpu) {
-    return unsupported("device.type is {}; this build runs models on the CPU (0)",
-                       static_cast<int32_t>(options->device.type));
+Status check_cuda_options(const SessionOptions& options) {
+  if (options.kv_dtype != DType::kBF16) {
+    return unsupported("kv_dtype is {}; models on CUDA keep keys and values in bf16 ({})",
+                       static_cast<int32_t>(options.kv_dtype), static_cast<int32_t>(DType::kBF16));
   }
+  if (options.observer) return unsupported("observer: models on CUDA have none; use the CPU");
+  return Status();
+}
+
+Status resolve_options(const ModelConfig& config, SessionOptions* options) {
+  if (options->device.type == DeviceType::kCuda) LD_RETURN_IF_ERROR(check_cuda_options(*options));
   if (options->device.num_threads < 1) {
     return invalid_argument("device.num_threads is {}; 1 or more is needed",
                             options->device.num_threads);
@@ -72,6 +74,18 @@ KvFormat cache_format(const ModelConfig& config, const SessionOptions& options) 
                        options.page_size);
 }
 
+Result<std::unique_ptr<StepRunner>> make_step_runner(std::shared_ptr<const Model> model,
+                                                     const SessionOptions& options,
+                                                     KvCache* cache) {
+  if (options.device.type == DeviceType::kCpu) return make_cpu_step_runner(model, options, cache);
+#ifdef LONGDECODE_HAS_CUDA
+  return make_gpu_step_runner(model, options, cache);
+#else
+  return unsupported("device.type is {}; this build runs models on the CPU (0)",
+                     static_cast<int32_t>(options.device.type));
+#endif
+}
+
 Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& options) {
   KvCacheDesc desc;
   desc.format = cache_format(config, options);
@@ -83,37 +97,25 @@ Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& opti
   return KvCache::create(desc, options.device);
 }
 
-class Stopwatch {
- public:
-  // Adds the seconds since the construction or the last call.
-  void lap(double* seconds) {
-    const auto now = std::chrono::steady_clock::now();
-    *seconds += std::chrono::duration<double>(now - start_).count();
-    start_ = now;
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
 }  // namespace
 
 struct Session::Impl {
+  Impl(std::shared_ptr<const Model> the_model, SessionOptions the_options, KvCache the_cache)
+      : model(std::move(the_model)), options(std::move(the_options)), cache(std::move(the_cache)) {}
+
   std::shared_ptr<const Model> model;
   SessionOptions options;
   KvCache cache;
-  SequenceId sequence;
-  DecodeAttention decode_attention;
-  Transformer transformer;
+  SequenceId sequence = 0;
+  std::unique_ptr<StepRunner> runner;  // refers to the cache
   std::vector<float> logits;
   int64_t num_tokens = 0;
   StepTimes prefill_times;
   StepTimes decode_times;
 
   Status check_tokens(std::span<const int32_t> tokens) const;
-  Status step(std::span<const int32_t> tokens, bool decode, bool want_logits);
-  Status attend(const AttentionStep& step, bool decode);
-  Status prefill_attend(const AttentionStep& step);
+  Status step(std::span<const int32_t> tokens, bool is_decode, bool want_logits);
+  Result<int64_t> generate(const GenerateRequest& request);
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -126,28 +128,11 @@ Result<Session> Session::create(std::shared_ptr<const Model> model, const Sessio
   const ModelConfig& config = model->config();
   SessionOptions resolved = options;
   LD_RETURN_IF_ERROR(resolve_options(config, &resolved));
-  const int64_t max_tokens = std::min<int64_t>(resolved.prefill_chunk, resolved.context_len);
-  try {
-    LD_ASSIGN_OR_RETURN(KvCache cache, make_cache(config, resolved));
-    LD_ASSIGN_OR_RETURN(const SequenceId sequence, cache.add_sequence());
-    LD_ASSIGN_OR_RETURN(DecodeAttention decode_attention,
-                        DecodeAttention::create(config, resolved, cache.desc().format));
-    LD_ASSIGN_OR_RETURN(
-        Transformer transformer,
-        Transformer::create(config, model->weights(), max_tokens, resolved.device.num_threads));
-    return Session(std::unique_ptr<Impl>(new Impl{std::move(model),
-                                                  std::move(resolved),
-                                                  std::move(cache),
-                                                  sequence,
-                                                  std::move(decode_attention),
-                                                  std::move(transformer),
-                                                  {},
-                                                  0,
-                                                  {},
-                                                  {}}));
-  } catch (const std::bad_alloc&) {
-    return out_of_memory("activations for prefill_chunk {} do not fit", max_tokens);
-  }
+  LD_ASSIGN_OR_RETURN(KvCache cache, make_cache(config, resolved));
+  auto impl = std::make_unique<Impl>(std::move(model), std::move(resolved), std::move(cache));
+  LD_ASSIGN_OR_RETURN(impl->sequence, impl->cache.add_sequence());
+  LD_ASSIGN_OR_RETURN(impl->runner, make_step_runner(impl->model, impl->options, &impl->cache));
+  return Session(std::move(impl));
 }
 
 Status Session::Impl::check_tokens(std::span<const int32_t> tokens) const {
@@ -166,59 +151,15 @@ Status Session::Impl::check_tokens(std::span<const int32_t> tokens) const {
   return Status();
 }
 
-Status Session::Impl::step(std::span<const int32_t> tokens, bool decode, bool want_logits) {
+Status Session::Impl::step(std::span<const int32_t> tokens, bool is_decode, bool want_logits) {
   Stopwatch watch;
-  StepTimes& times = decode ? decode_times : prefill_times;
-  const double linear_before = transformer.linear_s();
-  const std::array<SequenceId, 1> sequences = {sequence};
-  const std::array<int32_t, 1> new_tokens = {static_cast<int32_t>(tokens.size())};
-  LD_RETURN_IF_ERROR(cache.reserve(sequences, new_tokens));
+  StepTimes& times = is_decode ? decode_times : prefill_times;
   if (want_logits) logits.resize(static_cast<size_t>(model->config().vocab_size));
-  LD_RETURN_IF_ERROR(transformer.run(
-      tokens, num_tokens, [&](const AttentionStep& layer) { return attend(layer, decode); },
-      want_logits ? logits.data() : nullptr));
-  LD_RETURN_IF_ERROR(cache.commit());
+  LD_RETURN_IF_ERROR(runner->run(
+      {tokens, num_tokens, is_decode, want_logits ? logits.data() : nullptr, &times}, sequence));
   num_tokens += static_cast<int64_t>(tokens.size());
-  times.linear_s += transformer.linear_s() - linear_before;
   watch.lap(&times.total_s);
   return Status();
-}
-
-Status Session::Impl::attend(const AttentionStep& step, bool decode) {
-  const ModelConfig& config = model->config();
-  const auto view = [&](float* data, int32_t num_heads) {
-    return TensorView::contiguous(data, DType::kF32,
-                                  {1, step.num_tokens, num_heads, config.head_dim});
-  };
-  if (options.observer) {
-    LD_RETURN_IF_ERROR(
-        options.observer({step.layer_idx, num_tokens, step.num_tokens, step.q, step.k, step.v}));
-  }
-  Stopwatch watch;
-  StepTimes& times = decode ? decode_times : prefill_times;
-  LD_RETURN_IF_ERROR(cache.append(step.layer_idx, view(step.k, config.num_kv_heads),
-                                  view(step.v, config.num_kv_heads), nullptr));
-  watch.lap(&times.append_s);
-  const Status status = decode
-                            ? decode_attention.run(step.layer_idx, view(step.q, config.num_q_heads),
-                                                   view(step.o, config.num_q_heads),
-                                                   cache.layer(step.layer_idx), cache.step())
-                            : prefill_attend(step);
-  watch.lap(&times.attention_s);
-  return status;
-}
-
-Status Session::Impl::prefill_attend(const AttentionStep& step) {
-  const ModelConfig& config = model->config();
-  PrefillArgs args;
-  args.q = TensorView::contiguous(step.q, DType::kF32,
-                                  {step.num_tokens, config.num_q_heads, config.head_dim});
-  args.o = args.q;
-  args.o.data = step.o;
-  args.kv = cache.layer(step.layer_idx);
-  args.batch = cache.step();
-  args.softmax_scale = decode_attention.softmax_scale();
-  return prefill_attention(args, options.device, nullptr);
 }
 
 Status Session::prefill(std::span<const int32_t> tokens,
@@ -238,10 +179,49 @@ Status Session::prefill(std::span<const int32_t> tokens,
 Status Session::decode(int32_t token) {
   const std::array<int32_t, 1> tokens = {token};
   LD_RETURN_IF_ERROR(impl_->check_tokens(tokens));
-  LD_RETURN_IF_ERROR(impl_->step(tokens, true, true));
-  impl_->decode_attention.count_step();
-  return Status();
+  return impl_->step(tokens, true, true);
 }
+
+Result<int64_t> Session::Impl::generate(const GenerateRequest& request) {
+  const int64_t room = options.context_len - num_tokens;
+  if (num_tokens == 0) return failed_precondition("generate after no token: prefill first");
+  if (!request.on_token) return invalid_argument("on_token is empty; a function is needed");
+  if (request.max_tokens < 1 || request.max_tokens - 1 > room) {
+    return invalid_argument("max_tokens is {}; the context allows 1 to {}", request.max_tokens,
+                            room + 1);
+  }
+  for (const int32_t token : request.banned) {
+    if (token >= 0 && token < model->config().vocab_size) continue;
+    return invalid_argument("banned has token {}; the vocabulary allows 0 to {}", token,
+                            model->config().vocab_size - 1);
+  }
+  Stopwatch watch;
+  int32_t last = -1;  // that the caller wants
+  GenerateRequest watched = request;
+  watched.on_token = [&](int32_t token) {
+    const TokenVerdict verdict = request.on_token(token);
+    if (verdict != TokenVerdict::kStopAndDrop) last = token;
+    return verdict;
+  };
+  LD_ASSIGN_OR_RETURN(const Generation generation,
+                      runner->generate(watched, sequence, logits.data()));
+  num_tokens += generation.num_fed;
+  watch.lap(&decode_times.total_s);
+  // The device went on with a token that the caller dropped: its logits are gone. Those before the
+  // first token are still here.
+  if (generation.logits_are_later && generation.num_fed > 0) {
+    LD_RETURN_IF_ERROR(cache.truncate(sequence, 1));
+    --num_tokens;
+    LD_RETURN_IF_ERROR(step({&last, 1}, true, true));
+  }
+  return generation.num_fed;
+}
+
+Result<int64_t> Session::generate(const GenerateRequest& request) {
+  return impl_->generate(request);
+}
+
+bool Session::generates() const { return impl_->runner->generates(); }
 
 const KvCache& Session::cache() const { return impl_->cache; }
 
@@ -278,11 +258,11 @@ Status Session::restore(int64_t num_tokens, std::span<const float> logits,
 std::span<const float> Session::logits() const { return impl_->logits; }
 int64_t Session::num_tokens() const { return impl_->num_tokens; }
 const SessionOptions& Session::options() const { return impl_->options; }
-std::string Session::kernel_name() const { return impl_->decode_attention.kernel_name(); }
+std::string Session::kernel_name() const { return impl_->runner->kernel_name(); }
 
 SessionStats Session::stats() const {
   SessionStats stats;
-  impl_->decode_attention.fill(&stats);
+  impl_->runner->fill(&stats);
   stats.prefill_times = impl_->prefill_times;
   stats.decode_times = impl_->decode_times;
   const KvFormat& format = impl_->cache.desc().format;

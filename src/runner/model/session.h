@@ -21,6 +21,7 @@
 #include "longdecode/types.h"
 #include "runner/gguf/gguf_file.h"
 #include "runner/model/config.h"
+#include "runner/sampler/sampler.h"
 
 namespace longdecode::runner {
 
@@ -65,19 +66,29 @@ struct LayerTensors {
   const float* v = nullptr;  // as k
 };
 
+// CUDA: how decode steps reach the device.
+enum class GraphMode : int32_t {
+  kOff,        // kernel by kernel
+  kBlock,      // a CUDA Graph, captured anew when the sequence enters a new block of context
+  kAnyLength,  // one CUDA Graph for all lengths, which the device counts
+};
+
 struct SessionOptions {
   Method method = Method::kDense;
-  FfdOptions ffd;                        // used when method is kFfd
-  std::vector<int32_t> dense_layers;     // kFfd: layers that attend every stored key
-  std::vector<LayerDelta> layer_deltas;  // kFfd: of other layers than dense_layers, each once
-  int64_t context_len = 0;               // tokens of room, 1 .. the model's; 0: the model's
-  DType kv_dtype = DType::kF16;          // of plain keys, recent keys and V
-  int32_t page_size = 128;               // tokens; kFfd: 64 or 128
-  int32_t prefill_chunk = 512;           // most tokens per prefill step, >= 1
-  DeviceInfo device;                     // of detect_device; the CPU
+  FfdOptions ffd;                           // used when method is kFfd
+  std::vector<int32_t> dense_layers;        // kFfd: layers that attend every stored key
+  std::vector<LayerDelta> layer_deltas;     // kFfd: of other layers than dense_layers, each once
+  int64_t context_len = 0;                  // tokens of room, 1 .. the model's; 0: the model's
+  DType kv_dtype = DType::kF16;             // of plain keys, recent keys and V; CUDA: bf16
+  int32_t page_size = 128;                  // tokens; kFfd: 64 or 128
+  int32_t prefill_chunk = 512;              // most tokens per prefill step, >= 1
+  DeviceInfo device;                        // of detect_device
+  GraphMode graph = GraphMode::kAnyLength;  // CUDA
   // Called for every layer of every step, before its attention; an error ends the step. May be
-  // empty.
+  // empty. The CPU only.
   std::function<Status(const LayerTensors&)> observer;
+  // CUDA: called with the bytes of weights that are on the device and their total. May be empty.
+  std::function<void(int64_t done, int64_t total)> upload_progress;
 };
 
 // Where the seconds of a kind of step went. The rest is what no other member names.
@@ -89,6 +100,16 @@ struct StepTimes {
   double rest_s() const { return total_s - linear_s - attention_s - append_s; }
 };
 
+// CUDA Graphs of a session's decode steps.
+struct GraphStats {
+  int64_t num_captures = 0;
+  int64_t num_nodes = 0;  // of the last one captured
+  int64_t num_replays = 0;
+  double capture_s = 0.0;  // sums
+  double instantiate_s = 0.0;
+  double launch_s = 0.0;  // of replays, on the host
+};
+
 struct SessionStats {
   int64_t decode_steps = 0;
   double kept_fraction = 1.0;            // mean over kv heads, layers and decode steps; 1 for dense
@@ -96,6 +117,21 @@ struct SessionStats {
   double kv_bytes_read_per_token = 0.0;  // mean over decode steps, sum over layers
   StepTimes prefill_times;
   StepTimes decode_times;
+  GraphStats graph;
+};
+
+// What becomes of a token that was generated.
+enum class TokenVerdict {
+  kContinue,
+  kStop,         // it is the last one
+  kStopAndDrop,  // the one before it was the last one
+};
+
+struct GenerateRequest {
+  SamplerOptions sampler;
+  std::span<const int32_t> banned;                      // tokens that are never chosen
+  int64_t max_tokens = 1;                               // 1 or more; the last of so many is not fed
+  std::function<TokenVerdict(int32_t token)> on_token;  // called in order; not empty
 };
 
 // One sequence. Not for concurrent use; a call that fails leaves the tokens as they were, except
@@ -115,6 +151,13 @@ class Session {
 
   // Appends one token through the decode kernel of the session's method.
   Status decode(int32_t token);
+
+  // Whether the device chooses tokens itself: generate.
+  bool generates() const;
+  // Chooses tokens after the last one and feeds each to the next step, without a wait between: the
+  // device is a step ahead of on_token. Returns how many were fed. As decode for each token;
+  // kUnsupported where generates() is false. A seed gives other tokens than runner::Sampler.
+  Result<int64_t> generate(const GenerateRequest& request);
 
   // Of the last token: fp32 [vocab_size], valid until the next call; empty before the first.
   std::span<const float> logits() const;

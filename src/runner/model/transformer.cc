@@ -40,7 +40,7 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       num_threads_(num_threads),
       linear_(std::move(linear)),
       token_step_(config, weights, num_threads, best_matvec_isa()),
-      rope_frequencies_(static_cast<size_t>(config.rope_dim / 2)) {
+      rope_frequencies_(rope_frequencies(config, weights.rope_divisors)) {
   const auto resize = [max_tokens](std::vector<float>* buffer, int64_t dim) {
     buffer->resize(static_cast<size_t>(max_tokens * dim));
   };
@@ -49,12 +49,6 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   for (auto* buffer : {&q_, &o_}) resize(buffer, config.q_dim());
   for (auto* buffer : {&k_, &v_}) resize(buffer, config.kv_dim());
   for (auto* buffer : {&gate_, &up_}) resize(buffer, config.ffn_dim);
-  for (size_t i = 0; i < rope_frequencies_.size(); ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / config.rope_dim;
-    const double divisor = weights.rope_divisors == nullptr ? 1.0 : weights.rope_divisors[i];
-    rope_frequencies_[i] =
-        std::pow(config.rope_freq_base, exponent) * config.rope_position_scale / divisor;
-  }
 }
 
 Status Transformer::run(std::span<const int32_t> tokens, int64_t first_position,

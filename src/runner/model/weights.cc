@@ -1,5 +1,6 @@
 #include "runner/model/weights.h"
 
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -124,6 +125,17 @@ Result<ModelWeights> find_weights(const GgufFile& file, const ModelConfig& confi
   }
   LD_RETURN_IF_ERROR(finder.check_all_used());
   return weights;
+}
+
+std::vector<double> rope_frequencies(const ModelConfig& config, const float* divisors) {
+  std::vector<double> frequencies(static_cast<size_t>(config.rope_dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double exponent = -2.0 * static_cast<double>(i) / config.rope_dim;
+    const double divisor = divisors == nullptr ? 1.0 : divisors[i];
+    frequencies[i] =
+        std::pow(config.rope_freq_base, exponent) * config.rope_position_scale / divisor;
+  }
+  return frequencies;
 }
 
 }  // namespace longdecode::runner

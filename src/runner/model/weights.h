@@ -40,6 +40,9 @@ struct ModelWeights {                    // views into the file
 // that this runner would leave unused (its output would be silently wrong).
 Result<ModelWeights> find_weights(const GgufFile& file, const ModelConfig& config);
 
+// [rope_dim / 2] radians per position; divisors as ModelWeights::rope_divisors.
+std::vector<double> rope_frequencies(const ModelConfig& config, const float* divisors);
+
 }  // namespace longdecode::runner
 
 #endif  // LONGDECODE_RUNNER_MODEL_WEIGHTS_H_

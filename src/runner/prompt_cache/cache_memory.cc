@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "ops/backends.h"
+
 namespace longdecode::runner {
 namespace {
 
@@ -42,13 +46,34 @@ void add_planes(uint8_t* plane, int64_t page_stride, int64_t page_bytes, const i
 
 }  // namespace
 
-std::vector<MemoryBlock> page_blocks(const KvCache& cache, int64_t num_tokens,
-                                     int64_t stored_tokens) {
+Result<CacheMemory> CacheMemory::open(const KvCache& cache, const DeviceInfo& device) {
+  LD_ASSIGN_OR_RETURN(const Backend* const backend, find_backend(device.type));
+  CacheMemory memory(cache, device, *backend);
+  const BatchView& step = cache.step();
+  if (step.batch != 1) {
+    return failed_precondition("the cache's step has {} sequences; 1 is needed", step.batch);
+  }
+  memory.pages_.resize(static_cast<size_t>(step.block_table_stride));
+  LD_RETURN_IF_ERROR(backend->copy(memory.pages_.data(), step.block_table,
+                                   4 * step.block_table_stride, device, nullptr));
+  LD_RETURN_IF_ERROR(backend->copy(&memory.slot_, step.slots, 4, device, nullptr));
+  return memory;
+}
+
+Status CacheMemory::read(const MemoryBlock& block, uint8_t* to) const {
+  return backend_.copy(to, block.data, block.used_bytes, device_, nullptr);
+}
+
+Status CacheMemory::write(const MemoryBlock& block, const uint8_t* from) const {
+  return backend_.copy(block.data, from, block.used_bytes, device_, nullptr);
+}
+
+std::vector<MemoryBlock> CacheMemory::page_blocks(int64_t num_tokens, int64_t stored_tokens) const {
   std::vector<MemoryBlock> blocks;
-  const int32_t* pages = cache.step().block_table;
+  const int32_t* pages = pages_.data();
   const Extent tokens = {num_tokens, stored_tokens};
-  for (int32_t layer = 0; layer < cache.desc().num_layers; ++layer) {
-    const KvLayerView view = cache.layer(layer);
+  for (int32_t layer = 0; layer < cache_.desc().num_layers; ++layer) {
+    const KvLayerView view = cache_.layer(layer);
     const KvFormat& format = view.format;
     if (format.keys == KeyEncoding::kPlain) {
       add_rows(view.k, pages, tokens, &blocks);
@@ -65,14 +90,13 @@ std::vector<MemoryBlock> page_blocks(const KvCache& cache, int64_t num_tokens,
   return blocks;
 }
 
-std::vector<MemoryBlock> ring_blocks(const KvCache& cache, int64_t num_tokens) {
+std::vector<MemoryBlock> CacheMemory::ring_blocks(int64_t num_tokens) const {
   std::vector<MemoryBlock> blocks;
-  const KvFormat& format = cache.desc().format;
+  const KvFormat& format = cache_.desc().format;
   if (format.keys == KeyEncoding::kPlain) return blocks;
   const int64_t rows = std::min<int64_t>(num_tokens, format.recent_ring_tokens());
-  const int32_t slot = cache.step().slots[0];
-  for (int32_t layer = 0; layer < cache.desc().num_layers; ++layer) {
-    add_rows(cache.layer(layer).recent_k, &slot, {rows, rows}, &blocks);
+  for (int32_t layer = 0; layer < cache_.desc().num_layers; ++layer) {
+    add_rows(cache_.layer(layer).recent_k, &slot_, {rows, rows}, &blocks);
   }
   return blocks;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/backend.h"
 #include "longdecode/kv_cache.h"
 #include "longdecode/kv_format.h"
 
@@ -19,13 +20,32 @@ struct MemoryBlock {
   int64_t stored_bytes = 0;
 };
 
-// Layer after layer: plain keys, or codes and residuals of quantised pages; then V. `num_tokens` of
-// the sequence of cache.step() (at least 1, at most stored_tokens), as part of stored_tokens.
-std::vector<MemoryBlock> page_blocks(const KvCache& cache, int64_t num_tokens,
-                                     int64_t stored_tokens);
+// The sequence of cache.step(), of batch 1, in the memory of the cache's device.
+class CacheMemory {
+ public:
+  // The cache outlives the object.
+  static Result<CacheMemory> open(const KvCache& cache, const DeviceInfo& device);
 
-// Layer after layer: the rows of the ring that num_tokens tokens have written. None for plain keys.
-std::vector<MemoryBlock> ring_blocks(const KvCache& cache, int64_t num_tokens);
+  // Layer after layer: plain keys, or codes and residuals of quantised pages; then V. `num_tokens`
+  // of the sequence (at least 1, at most stored_tokens), as part of stored_tokens.
+  std::vector<MemoryBlock> page_blocks(int64_t num_tokens, int64_t stored_tokens) const;
+  // Layer after layer: the rows of the ring that num_tokens tokens have written. None for plain
+  // keys.
+  std::vector<MemoryBlock> ring_blocks(int64_t num_tokens) const;
+
+  // used_bytes of a block, from and to host memory.
+  Status read(const MemoryBlock& block, uint8_t* to) const;
+  Status write(const MemoryBlock& block, const uint8_t* from) const;
+
+ private:
+  CacheMemory(const KvCache& cache, const DeviceInfo& device, const Backend& backend)
+      : cache_(cache), device_(device), backend_(backend) {}
+  const KvCache& cache_;
+  DeviceInfo device_;
+  const Backend& backend_;
+  std::vector<int32_t> pages_;  // ids, in host memory
+  int32_t slot_ = 0;
+};
 
 // Sums of stored_bytes of those blocks, known without a cache. Sizes are bounded by the caller:
 // num_tokens below 2^31, at most 4096 layers.

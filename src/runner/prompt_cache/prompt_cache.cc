@@ -118,8 +118,13 @@ Status save_prompt_cache(const std::string& path, uint64_t model_hash,
     file.write(point.logits.data(), static_cast<int64_t>(point.logits.size()) * 4);
     file.write(point.rings.data(), static_cast<int64_t>(point.rings.size()));
   }
-  for (const MemoryBlock& block : page_blocks(session.cache(), num_tokens, num_tokens)) {
-    file.write(block.data, block.stored_bytes);
+  LD_ASSIGN_OR_RETURN(const CacheMemory memory,
+                      CacheMemory::open(session.cache(), session.options().device));
+  std::vector<uint8_t> bytes;
+  for (const MemoryBlock& block : memory.page_blocks(num_tokens, num_tokens)) {
+    bytes.resize(static_cast<size_t>(block.stored_bytes));
+    LD_RETURN_IF_ERROR(memory.read(block, bytes.data()));
+    file.write(bytes.data(), block.stored_bytes);
   }
   return file.finish();
 }

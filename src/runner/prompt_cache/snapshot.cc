@@ -1,6 +1,5 @@
 #include "runner/prompt_cache/snapshot.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/errors.h"
@@ -10,19 +9,20 @@
 namespace longdecode::runner {
 namespace {
 
-std::vector<uint8_t> gather(const std::vector<MemoryBlock>& blocks) {
+Result<std::vector<uint8_t>> gather(const CacheMemory& memory,
+                                    const std::vector<MemoryBlock>& blocks) {
   int64_t num_bytes = 0;
   for (const MemoryBlock& block : blocks) num_bytes += block.used_bytes;
   std::vector<uint8_t> bytes(static_cast<size_t>(num_bytes));
   uint8_t* to = bytes.data();
   for (const MemoryBlock& block : blocks) {
-    std::memcpy(to, block.data, static_cast<size_t>(block.used_bytes));
+    LD_RETURN_IF_ERROR(memory.read(block, to));
     to += block.used_bytes;
   }
   return bytes;
 }
 
-Status scatter(const char* name, std::span<const uint8_t> bytes,
+Status scatter(const char* name, std::span<const uint8_t> bytes, const CacheMemory& memory,
                const std::vector<MemoryBlock>& blocks) {
   int64_t num_bytes = 0;
   for (const MemoryBlock& block : blocks) num_bytes += block.stored_bytes;
@@ -31,9 +31,7 @@ Status scatter(const char* name, std::span<const uint8_t> bytes,
   }
   const uint8_t* from = bytes.data();
   for (const MemoryBlock& block : blocks) {
-    if (block.used_bytes > 0) {
-      std::memcpy(block.data, from, static_cast<size_t>(block.used_bytes));
-    }
+    if (block.used_bytes > 0) LD_RETURN_IF_ERROR(memory.write(block, from));
     from += block.stored_bytes;
   }
   return Status();
@@ -41,16 +39,24 @@ Status scatter(const char* name, std::span<const uint8_t> bytes,
 
 }  // namespace
 
-RestorePoint capture_point(const Session& session) {
+Result<RestorePoint> capture_point(const Session& session) {
   const auto logits = session.logits();
-  return {session.num_tokens(), std::vector(logits.begin(), logits.end()),
-          gather(ring_blocks(session.cache(), session.num_tokens()))};
+  RestorePoint point{session.num_tokens(), std::vector(logits.begin(), logits.end()), {}};
+  LD_ASSIGN_OR_RETURN(const CacheMemory memory,
+                      CacheMemory::open(session.cache(), session.options().device));
+  LD_ASSIGN_OR_RETURN(point.rings, gather(memory, memory.ring_blocks(point.num_tokens)));
+  return point;
 }
 
-Snapshot capture(const Session& session) {
-  if (session.num_tokens() == 0) return {};
+Result<Snapshot> capture(const Session& session) {
+  Snapshot snapshot;
+  if (session.num_tokens() == 0) return snapshot;
   const int64_t count = session.num_tokens();
-  return {capture_point(session), gather(page_blocks(session.cache(), count, count))};
+  LD_ASSIGN_OR_RETURN(snapshot.point, capture_point(session));
+  LD_ASSIGN_OR_RETURN(const CacheMemory memory,
+                      CacheMemory::open(session.cache(), session.options().device));
+  LD_ASSIGN_OR_RETURN(snapshot.pages, gather(memory, memory.page_blocks(count, count)));
+  return snapshot;
 }
 
 Status restore(const StoredPoint& point, Session* session) {
@@ -58,11 +64,12 @@ Status restore(const StoredPoint& point, Session* session) {
     return invalid_argument("stored_tokens is {}; num_tokens {} or more is needed",
                             point.stored_tokens, point.num_tokens);
   }
-  return session->restore(point.num_tokens, point.logits, [&] {
-    LD_RETURN_IF_ERROR(
-        scatter("pages", point.pages,
-                page_blocks(session->cache(), point.num_tokens, point.stored_tokens)));
-    return scatter("rings", point.rings, ring_blocks(session->cache(), point.num_tokens));
+  return session->restore(point.num_tokens, point.logits, [&]() -> Status {
+    LD_ASSIGN_OR_RETURN(const CacheMemory memory,
+                        CacheMemory::open(session->cache(), session->options().device));
+    LD_RETURN_IF_ERROR(scatter("pages", point.pages, memory,
+                               memory.page_blocks(point.num_tokens, point.stored_tokens)));
+    return scatter("rings", point.rings, memory, memory.ring_blocks(point.num_tokens));
   });
 }
 

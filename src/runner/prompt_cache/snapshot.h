@@ -20,14 +20,14 @@ struct RestorePoint {
 };
 
 // Where the session is now (1 token or more).
-RestorePoint capture_point(const Session& session);
+Result<RestorePoint> capture_point(const Session& session);
 
 struct Snapshot {
   RestorePoint point;          // num_tokens 0: nothing
   std::vector<uint8_t> pages;  // page_blocks, one after the other
 };
 
-Snapshot capture(const Session& session);
+Result<Snapshot> capture(const Session& session);
 
 // A point of which `pages` holds stored_tokens tokens, its own first. Sizes are checked.
 struct StoredPoint {

@@ -1,0 +1,63 @@
+// What a session runs its steps on: the layers of the model on one device.
+#ifndef LONGDECODE_RUNNER_MODEL_STEP_RUNNER_H_
+#define LONGDECODE_RUNNER_MODEL_STEP_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "longdecode/kv_cache.h"
+#include "longdecode/status.h"
+#include "runner/model/session.h"
+
+namespace longdecode::runner {
+
+struct Generation {
+  int64_t num_fed = 0;
+  // The sequence went further on the device than its tokens do now: the logits that are there
+  // belong to a token that was taken back.
+  bool logits_are_later = false;
+};
+
+// Tokens that follow a sequence.
+struct ModelStep {
+  std::span<const int32_t> tokens;
+  int64_t first_position = 0;
+  bool is_decode = false;      // one token, through the decode kernel of the session's method
+  float* logits = nullptr;     // [vocab_size] of the last token, host memory; nullptr: none wanted
+  StepTimes* times = nullptr;  // gets the seconds; total_s is the caller's
+};
+
+// Not for concurrent use.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+
+  // Appends the tokens to the sequence in the cache and commits them. The logits are there when it
+  // returns.
+  virtual Status run(const ModelStep& step, SequenceId sequence) = 0;
+
+  // Session::generate for a sequence of the cache; commits what it feeds.
+  virtual bool generates() const { return false; }
+  // logits [vocab_size] become those of the last token fed, unless logits_are_later.
+  virtual Result<Generation> generate(const GenerateRequest& request, SequenceId sequence,
+                                      float* logits);
+
+  // decode_steps, kept_fraction and kv_bytes_read_per_token.
+  virtual void fill(SessionStats* stats) const = 0;
+  virtual std::string kernel_name() const = 0;
+};
+
+// model and options (resolved) are kept; the cache outlives the runner. The second is there in
+// builds with the CUDA backend.
+Result<std::unique_ptr<StepRunner>> make_cpu_step_runner(std::shared_ptr<const Model> model,
+                                                         const SessionOptions& options,
+                                                         KvCache* cache);
+Result<std::unique_ptr<StepRunner>> make_gpu_step_runner(std::shared_ptr<const Model> model,
+                                                         const SessionOptions& options,
+                                                         KvCache* cache);
+
+}  // namespace longdecode::runner
+
+#endif  // LONGDECODE_RUNNER_MODEL_STEP_RUNNER_H_
