@@ -36,7 +36,7 @@ LAYERS = {
     "cache": {"base", "ops"},
     "capi": {"base", "ops", "cache"},
     "ref": {"base"},
-    "runner": {"base", "ops", "cache", "cuda/model"},
+    "runner": {"base", "ops", "cache", "cuda/host", "cuda/model"},
     "benchmarks": {"base", "cuda/host", "cuda/model", "ops", "cache", "ref", "runner"},
     "tools": {"base", "ops", "cache", "ref", "runner", "benchmarks"},
 }

@@ -146,6 +146,7 @@ class BadInput(unittest.TestCase):
                  "TOP_K": ("x", '--top-k is "x"'), "TOP_P": ("2", "--top-p is 2"),
                  "METHOD": ("magic", '"magic"; allowed: dense, ffd'),
                  "DEVICE": ("tpu", '"tpu"; allowed: auto, cpu'), "KV_TYPE": ("q4", '"q4"'),
+                 "GRAPH": ("magic", '"magic"; allowed: any-length, block, off'),
                  "DELTA": ("-1", "--delta is -1"), "LAYER_DELTA": ("1", '--layer-delta has "1"'),
                  "MARGIN_SIGMAS": ("inf", "--margin-sigmas is inf"),
                  "CERTIFIED": ("maybe", '--certified is "maybe"; allowed: true or false'),

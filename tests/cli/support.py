@@ -16,11 +16,12 @@ UINT32, FLOAT32, STRING, ARRAY = 4, 6, 8, 9
 
 
 def environment(more=None):
-    """Nothing of ours but one thread and `more`. Threads that wait do not spin: on a busy machine
+    """Nothing of ours but the CPU, one thread and `more`. Threads that wait do not spin: on a busy machine
     that costs a hundred times the work itself."""
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith("LONGDECODE_")}
-    return clean | {"LONGDECODE_THREADS": "1", "OMP_WAIT_POLICY": "passive"} | (more or {})
+    return clean | {"LONGDECODE_DEVICE": "cpu", "LONGDECODE_THREADS": "1",
+                    "OMP_WAIT_POLICY": "passive"} | (more or {})
 
 
 def run(*args, env=None, **kwargs):

@@ -5,6 +5,7 @@
 
 #include "bench_attention.h"
 #include "build_info.h"
+#include "session_options.h"
 #include "support.h"
 
 namespace longdecode::tool {
@@ -14,7 +15,6 @@ using Json = nlohmann::ordered_json;
 
 const char* op_name(Op op) { return op == Op::kMla ? "mla" : "gqa"; }
 const char* method_name(Method method) { return method == Method::kFfd ? "ffd" : "dense"; }
-const char* device_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 const char* workload_name(bench::WorkloadKind kind) {
   switch (kind) {
     case bench::WorkloadKind::kPlanted:

@@ -15,9 +15,11 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "bench_model.h"
 #include "build_info.h"
 #include "commands.h"
 #include "list_option.h"
+#include "open_session.h"
 #include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
@@ -26,11 +28,14 @@
 #include "runner/prompt_cache/snapshot.h"
 #include "runner/tokenizer/from_gguf.h"
 #include "session_options.h"
+#include "support.h"
 #include "synthetic_text.h"
 #include "text_tokens.h"
 
 namespace longdecode::tool {
 namespace {
+
+constexpr int64_t kMaxBatch = 8;
 
 constexpr const char* kFooter = R"(
 Rows as llama-bench has them: ppP @ dD is the prefill of P tokens after D tokens of context, tgN @
@@ -40,30 +45,21 @@ deviation. kept_fraction and kv_bytes_read_per_token are those of the decode ste
 with the text that follows the context; kept_fraction depends on the text. Without -f that is a
 fixed pseudo-random sequence of English words, which is no substitute for a real document.
 
+With --random-weights attention reads planted queries and keys, so that layer 0 keeps 20% of the
+tokens and the others 10%, 1% and 0.5% at 16K, 128K and 256K. bound_tok_s is what 4.6 TB/s give for
+the bytes of a step; weights, attend and other are the kinds of work of a step, replayed alone, gaps
+what the step takes beyond them.
+
 Examples:
   longdecode bench model -m model.gguf -d 0,4096 --method dense,ffd
+  longdecode bench model --random-weights llama-3.1-8b -n 256 -d 16384,131072 --graph off,any-length
   longdecode bench model -m model.gguf -p 512 -n 64 -d 7000 -f book.txt -t 2 --json -)";
-
-struct BenchModelOptions {
-  std::string model_path;
-  std::string text_path;
-  int64_t prompt_tokens = 512;
-  int64_t decode_tokens = 64;
-  std::vector<int64_t> depths = {0};
-  std::vector<std::string> methods = {"dense", "ffd"};
-  int64_t num_reps = 3;
-  SessionFlags session;
-  bool progress = false;
-  std::string json_path;
-
-  int64_t context_len() const {
-    return *std::max_element(depths.begin(), depths.end()) + std::max(prompt_tokens, decode_tokens);
-  }
-};
 
 struct BenchModelRow {
   std::string method;
+  std::string device;
   std::string kernel;
+  std::string kv_type;
   int64_t depth = 0;
   std::string test;
   std::vector<double> tok_s;            // [reps]
@@ -143,7 +139,7 @@ class MethodBench {
       LD_RETURN_IF_ERROR(session_.prefill(text_after(session_.num_tokens(), missing),
                                           Progress(task, options_.progress)));
     }
-    context_ = capture(session_);
+    LD_ASSIGN_OR_RETURN(context_, capture(session_));
     return {};
   }
 
@@ -173,7 +169,9 @@ class MethodBench {
   BenchModelRow make_row(const char* kind, int64_t count) const {
     BenchModelRow row;
     row.method = method_;
+    row.device = device_name(session_.options().device.type);
     row.kernel = session_.kernel_name();
+    row.kv_type = dtype_name(session_.options().kv_dtype);
     row.depth = context_.point.num_tokens;
     row.test = fmt::format("{}{} @ d{}", kind, count, row.depth);
     row.num_threads = session_.options().device.num_threads;
@@ -195,7 +193,7 @@ std::string rows_json(const BenchModelOptions& options, const std::string& model
   for (const BenchModelRow& row : rows) {
     list.push_back({{"model", options.model_path},
                     {"model_name", model_name},
-                    {"device", "cpu"},
+                    {"device", row.device},
                     {"method", row.method},
                     {"kernel", row.kernel},
                     {"batch", 1},
@@ -207,7 +205,7 @@ std::string rows_json(const BenchModelOptions& options, const std::string& model
                     {"kept_fraction", number(row.kept_fraction)},
                     {"kv_bytes_read_per_token", number(row.kv_bytes_read_per_token)},
                     {"delta", options.session.ffd.delta},  // infinity becomes null
-                    {"kv_type", options.session.kv_type},
+                    {"kv_type", row.kv_type},
                     {"text", options.text_path.empty() ? "synthetic" : options.text_path},
                     {"num_threads", row.num_threads},
                     {"version", build_info().version},
@@ -217,9 +215,10 @@ std::string rows_json(const BenchModelOptions& options, const std::string& model
 }
 
 std::string rows_table(const std::string& model_name, const std::vector<BenchModelRow>& rows) {
-  std::string table = fmt::format("{}, cpu, {} threads\n{:<8}{:<18}{:>20}{:>8}{:>16}\n", model_name,
-                                  rows.empty() ? 0 : rows[0].num_threads, "method", "test", "tok/s",
-                                  "kept", "KV read/token");
+  std::string table =
+      fmt::format("{}, {}, {} threads\n{:<8}{:<18}{:>20}{:>8}{:>16}\n", model_name,
+                  rows.empty() ? "cpu" : rows[0].device, rows.empty() ? 0 : rows[0].num_threads,
+                  "method", "test", "tok/s", "kept", "KV read/token");
   for (const BenchModelRow& row : rows) {
     table += fmt::format("{:<8}{:<18}{:>11.1f} ± {:>6.1f}", row.method, row.test, row.mean(),
                          row.stdev());
@@ -262,9 +261,8 @@ Status run_bench_model(const BenchModelOptions& options) {
   LD_ASSIGN_OR_RETURN(const auto tokens, bench_tokens(options, *model));
   std::vector<BenchModelRow> rows;
   for (const std::string& method : options.methods) {
-    LD_ASSIGN_OR_RETURN(const auto resolved, session_options(options.session, parse_method(method),
-                                                             options.context_len()));
-    LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, resolved));
+    LD_ASSIGN_OR_RETURN(auto session, open_session(model, options.session, parse_method(method),
+                                                   options.context_len(), options.progress));
     LD_RETURN_IF_ERROR(MethodBench(options, tokens, method, std::move(session)).run(&rows));
   }
   const std::string& name = model->config().name;
@@ -273,7 +271,9 @@ Status run_bench_model(const BenchModelOptions& options) {
 }
 
 Status check(const CLI::App& command, BenchModelOptions& options) {
-  LD_RETURN_IF_ERROR(check_model_path(options.model_path));
+  const bool is_random = !options.random_model.empty();
+  LD_RETURN_IF_ERROR(is_random ? check_bench_random_model(options)
+                               : check_model_path(options.model_path));
   LD_RETURN_IF_ERROR(check_within("-p", options.prompt_tokens, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_within("-n", options.decode_tokens, 0, kMaxCount));
   if (options.prompt_tokens == 0 && options.decode_tokens == 0) {
@@ -286,7 +286,11 @@ Status check(const CLI::App& command, BenchModelOptions& options) {
   for (const std::string& method : options.methods) {
     LD_RETURN_IF_ERROR(check_choice("--method", method, {"dense", "ffd"}));
   }
-  return check_session_flags(command, options.session);
+  for (const int32_t batch : options.batches) {
+    LD_RETURN_IF_ERROR(check_within("--batch", batch, 1, is_random ? kMaxBatch : 1));
+  }
+  LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
+  return is_random ? Status() : check_one_graph(options.session);
 }
 
 }  // namespace
@@ -298,11 +302,18 @@ void add_bench_model(CLI::App& bench, Status& outcome) {
   command->add_option("-m,--model", options->model_path, "Model, a GGUF file (required)")
       ->type_name("FILE")
       ->envname("LONGDECODE_MODEL");
+  command
+      ->add_option("--random-weights", options->random_model,
+                   "In place of -m, on CUDA: llama-3.1-8b, qwen2.5-7b or smollm2-135m with random "
+                   "weights; decode rows alone, for throughput only")
+      ->type_name("MODEL");
   command->add_option("-f,--file", options->text_path, "Text of the context, UTF-8; -: stdin")
       ->type_name("FILE");
   command->add_option("-p,--n-prompt", options->prompt_tokens, "Tokens to prefill; 0: no such row");
   command->add_option("-n,--n-gen", options->decode_tokens, "Decode steps; 0: no such row");
   add_list_option(*command, "-d,--n-depth", options->depths, "Tokens of context before them");
+  add_list_option(*command, "-b,--batch", options->batches,
+                  "Sequences decoded together; above 1 with --random-weights alone");
   command->add_option("-r,--repetitions", options->num_reps, "Timed repetitions of each row");
   add_list_option(*command, "--method", options->methods, "dense, ffd");
   add_session_flags(*command, options->session);
@@ -311,7 +322,9 @@ void add_bench_model(CLI::App& bench, Status& outcome) {
   command->footer(kFooter);
   command->callback([command, options, &outcome] {
     outcome = check(*command, *options);
-    if (outcome.ok()) outcome = run_bench_model(*options);
+    if (!outcome.ok()) return;
+    outcome = options->random_model.empty() ? run_bench_model(*options)
+                                            : run_bench_random_model(*options);
   });
 }
 

@@ -18,6 +18,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "generator.h"
+#include "open_session.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
@@ -79,13 +80,14 @@ Result<std::optional<std::string>> read_line() {
 class Chat {
  public:
   Chat(const GenerateOptions& options, const runner::Tokenizer& tokenizer,
-       runner::ChatTemplate chat_template, runner::Session session, runner::Sampler sampler)
+       runner::ChatTemplate chat_template, runner::Session session,
+       const runner::SamplerOptions& sampler_options, runner::Sampler sampler)
       : options_(options),
         tokenizer_(tokenizer),
         template_(std::move(chat_template)),
         session_(std::move(session)),
         generator_({.ignore_eos = options.ignore_eos, .print_text = true, .stop = &g_interrupted},
-                   tokenizer, std::move(sampler)) {}
+                   tokenizer, sampler_options, std::move(sampler)) {}
 
   // One message and its answer. A message that has no room is noted and left out.
   Status turn(const std::string& message) {
@@ -191,14 +193,14 @@ Status run_chat(const GenerateOptions& options) {
                             model_context);
   }
   const int64_t room = options.context_len > 0 ? options.context_len : model_context;
-  LD_ASSIGN_OR_RETURN(const auto resolved,
-                      session_options(options.session, parse_method(decode_method(options, room)),
-                                      options.context_len));
-  LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, resolved));
+  LD_ASSIGN_OR_RETURN(
+      auto session, open_session(model, options.session, parse_method(decode_method(options, room)),
+                                 options.context_len, options.progress));
   runner::SamplerOptions sampler_options = options.sampler;
   sampler_options.seed = choose_seed(options.seed);
   LD_ASSIGN_OR_RETURN(auto sampler, runner::Sampler::create(sampler_options));
-  Chat chat(options, tokenizer, std::move(chat_template), std::move(session), std::move(sampler));
+  Chat chat(options, tokenizer, std::move(chat_template), std::move(session), sampler_options,
+            std::move(sampler));
   return converse(chat, std::move(message));
 }
 

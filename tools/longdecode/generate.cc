@@ -14,6 +14,7 @@
 #include "generate_options.h"
 #include "generate_report.h"
 #include "generator.h"
+#include "open_session.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
@@ -21,6 +22,7 @@
 #include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
 #include "runner/tokenizer/from_gguf.h"
+#include "support.h"
 
 namespace longdecode::tool {
 namespace {
@@ -55,16 +57,15 @@ Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t mode
   return {};
 }
 
-Result<runner::Session> open_session(const GenerateOptions& options,
-                                     std::shared_ptr<const runner::Model> model) {
+Result<runner::Session> open_generate_session(const GenerateOptions& options,
+                                              std::shared_ptr<const runner::Model> model) {
   const std::string method = decode_method(options, options.context_len);
   if (method != options.method) {
     print_note(fmt::format("dense, not {}: {} tokens are fewer than --ffd-min-len {}",
                            options.method, options.context_len, options.ffd_min_len));
   }
-  LD_ASSIGN_OR_RETURN(const auto resolved,
-                      session_options(options.session, parse_method(method), options.context_len));
-  return runner::Session::create(std::move(model), resolved);
+  return open_session(std::move(model), options.session, parse_method(method), options.context_len,
+                      options.progress);
 }
 
 Status prefill_rest(std::span<const int32_t> prompt, bool progress, runner::Session& session) {
@@ -79,7 +80,9 @@ void fill_result(const GenerateOptions& options, const runner::Session& session,
   result.method = options.method;
   result.decode_method = decode_method(options, options.context_len);
   result.ffd_min_len = options.ffd_min_len;
+  result.device = device_name(session.options().device.type);
   result.kernel = session.kernel_name();
+  result.kv_type = dtype_name(session.options().kv_dtype);
   result.session = options.session;
   result.sampler = options.sampler;
   result.num_threads = session.options().device.num_threads;
@@ -111,7 +114,7 @@ Status run_generate(GenerateOptions options) {
   const int64_t wanted = options.num_predict;
   result.prompt_tokens = static_cast<int64_t>(encoding.ids.size());
   LD_RETURN_IF_ERROR(fit_context(options, result.prompt_tokens, model->config().context_len));
-  LD_ASSIGN_OR_RETURN(auto session, open_session(options, model));
+  LD_ASSIGN_OR_RETURN(auto session, open_generate_session(options, model));
   result.load_s += watch.lap();
 
   LD_ASSIGN_OR_RETURN(result.cached_tokens, cache.restore(encoding.ids, *model, session));
@@ -126,7 +129,7 @@ Status run_generate(GenerateOptions options) {
   LD_ASSIGN_OR_RETURN(auto sampler, runner::Sampler::create(options.sampler));
   const GeneratorOptions generator_options = {.ignore_eos = options.ignore_eos,
                                               .print_text = !output.is_stdout()};
-  Generator generator(generator_options, tokenizer, std::move(sampler));
+  Generator generator(generator_options, tokenizer, options.sampler, std::move(sampler));
   LD_ASSIGN_OR_RETURN(Generated generated, generator.run(options.num_predict, session));
   if (!output.is_stdout() && options.num_predict > 0) LD_RETURN_IF_ERROR(write_stdout("\n"));
   watch.lap();

@@ -107,8 +107,9 @@ std::string report_json(const GenerateResult& result) {
       {"method", result.method},
       {"decode_method", result.decode_method},
       {"ffd_min_len", result.ffd_min_len},
+      {"device", result.device},
       {"kernel", result.kernel},
-      {"kv_type", result.session.kv_type},
+      {"kv_type", result.kv_type},
       {"ffd", ffd_json(result.session)},
       {"temp", result.sampler.temperature},
       {"top_k", result.sampler.top_k},
@@ -126,8 +127,10 @@ std::string report_json(const GenerateResult& result) {
 }
 
 std::string report_table(const GenerateResult& result) {
-  std::string table = fmt::format("\n{}, {}, {}, {} threads\n", result.model_name,
-                                  result.decode_method, result.kernel, result.num_threads);
+  const std::string threads =
+      result.device == "cpu" ? fmt::format(", {} threads", result.num_threads) : "";
+  std::string table = fmt::format("\n{}, {}, {}{}\n", result.model_name, result.decode_method,
+                                  result.kernel, threads);
   if (result.cached_tokens > 0) table += table_row("cached", result.cached_tokens, 0.0);
   table += table_row("prefill", result.prompt_tokens - result.cached_tokens, result.prefill_s);
   table += table_row("decode", result.decode_steps, result.decode_s);

@@ -16,7 +16,9 @@ struct GenerateResult {
   std::string model_path;
   std::string model_name;
   std::string method;
+  std::string device;  // "cpu" or "cuda"
   std::string kernel;
+  std::string kv_type;
   SessionFlags session;
   runner::SamplerOptions sampler;
   uint64_t seed = 0;

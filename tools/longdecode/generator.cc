@@ -2,10 +2,10 @@
 
 #include <limits>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "output.h"
 #include "progress.h"
-#include "runner/tokenizer/stream_decoder.h"
 
 namespace longdecode::tool {
 
@@ -13,28 +13,69 @@ Result<Generated> Generator::run(int64_t max_tokens, runner::Session& session) {
   const Stopwatch watch;
   Generated generated;
   generated.stop_reason = "length";
-  runner::StreamDecoder decoder;
-  while (static_cast<int64_t>(generated.token_ids.size()) < max_tokens) {
+  decoder_ = {};
+  if (max_tokens > 0) {
+    LD_RETURN_IF_ERROR(session.generates() ? run_on_device(max_tokens, session, generated)
+                                           : run_on_host(max_tokens, session, generated));
+  }
+  LD_RETURN_IF_ERROR(emit(decoder_.flush(), generated));
+  generated.total_s = watch.seconds();
+  return generated;
+}
+
+Status Generator::run_on_host(int64_t max_tokens, runner::Session& session, Generated& generated) {
+  while (true) {
     const Stopwatch sampling_watch;
     LD_ASSIGN_OR_RETURN(const int32_t token, next_token(session));
     generated.sampling_s += sampling_watch.seconds();
     if (tokenizer_.is_end_of_generation(token)) {
       generated.stop_reason = "eos";
-      break;
+      return {};
     }
-    generated.token_ids.push_back(token);
-    LD_RETURN_IF_ERROR(emit(decoder.push(tokenizer_.decode(token)), generated));
-    if (static_cast<int64_t>(generated.token_ids.size()) == max_tokens) break;
+    LD_RETURN_IF_ERROR(add(token, generated));
+    if (static_cast<int64_t>(generated.token_ids.size()) == max_tokens) return {};
     LD_RETURN_IF_ERROR(session.decode(token));
     ++generated.decode_steps;
-    if (options_.stop != nullptr && *options_.stop != 0) {
+    if (is_interrupted()) {
       generated.stop_reason = "interrupt";
-      break;
+      return {};
     }
   }
-  LD_RETURN_IF_ERROR(emit(decoder.flush(), generated));
-  generated.total_s = watch.seconds();
-  return generated;
+}
+
+Status Generator::run_on_device(int64_t max_tokens, runner::Session& session,
+                                Generated& generated) {
+  std::vector<int32_t> banned;
+  const auto vocab_size = static_cast<int32_t>(session.logits().size());
+  for (int32_t id = 0; options_.ignore_eos && id < vocab_size; ++id) {
+    if (tokenizer_.is_end_of_generation(id)) banned.push_back(id);
+  }
+  Status emitted;
+  runner::GenerateRequest request;
+  request.sampler = sampler_options_;
+  request.banned = banned;
+  request.max_tokens = max_tokens;
+  request.on_token = [&](int32_t token) {
+    if (token < 0) {
+      emitted = invalid_argument("none of the logits is a number above -infinity");
+      return runner::TokenVerdict::kStopAndDrop;
+    }
+    if (tokenizer_.is_end_of_generation(token)) {
+      generated.stop_reason = "eos";
+      return runner::TokenVerdict::kStopAndDrop;
+    }
+    emitted = add(token, generated);
+    if (is_interrupted()) generated.stop_reason = "interrupt";
+    return emitted.ok() && !is_interrupted() ? runner::TokenVerdict::kContinue
+                                             : runner::TokenVerdict::kStop;
+  };
+  LD_ASSIGN_OR_RETURN(generated.decode_steps, session.generate(request));
+  return emitted;
+}
+
+Status Generator::add(int32_t token, Generated& generated) {
+  generated.token_ids.push_back(token);
+  return emit(decoder_.push(tokenizer_.decode(token)), generated);
 }
 
 Result<int32_t> Generator::next_token(const runner::Session& session) {

@@ -13,12 +13,14 @@
 #include "base/status_macros.h"
 #include "build_info.h"
 #include "commands.h"
+#include "open_session.h"
 #include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
 #include "progress.h"
 #include "runner/model/session.h"
 #include "session_options.h"
+#include "support.h"
 #include "text_tokens.h"
 
 namespace longdecode::tool {
@@ -108,8 +110,9 @@ std::string report_json(const PerplexityOptions& options, const PerplexityResult
       {"recent_tokens", options.session.ffd.recent_tokens},
       {"dense_layers", options.session.dense_layers},
       {"layer_deltas", options.session.layer_delta_texts},
+      {"device", device_name(session.options().device.type)},
       {"kernel", session.kernel_name()},
-      {"kv_type", options.session.kv_type},
+      {"kv_type", dtype_name(session.options().kv_dtype)},
       {"context_len", session.num_tokens() + 1},
       {"num_threads", session.options().device.num_threads},
       {"prefill_s", result.prefill_s},
@@ -133,9 +136,9 @@ Status run_perplexity(const PerplexityOptions& options) {
   LD_ASSIGN_OR_RETURN(const auto tokens,
                       read_text_tokens(options.text_path, *model, options.context_len, kMinTokens));
   const auto context_len = static_cast<int64_t>(tokens.size());
-  LD_ASSIGN_OR_RETURN(const auto resolved,
-                      session_options(options.session, parse_method(options.method), context_len));
-  LD_ASSIGN_OR_RETURN(auto session, runner::Session::create(model, resolved));
+  LD_ASSIGN_OR_RETURN(
+      auto session, open_session(model, options.session, parse_method(options.method), context_len,
+                                 options.progress));
   PerplexityResult result;
   LD_RETURN_IF_ERROR(score(options, tokens, session, result));
   LD_RETURN_IF_ERROR(output.write(report_json(options, result, session)));
@@ -154,7 +157,8 @@ Status check(const CLI::App& command, PerplexityOptions& options) {
   }
   LD_RETURN_IF_ERROR(check_choice("--method", options.method, {"dense", "ffd"}));
   if (options.method == "dense") options.unused_flags = given_ffd_flags(command);
-  return check_session_flags(command, options.session);
+  LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
+  return check_one_graph(options.session);
 }
 
 }  // namespace

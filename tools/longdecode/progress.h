@@ -24,15 +24,16 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Shows on stderr how far a long task over tokens is. On a terminal: a bar with the rate and the
-// time left, rewritten in place; else, if forced, a plain line per call.
+// Shows on stderr how far a long task over tokens (or another unit) is. On a terminal: a bar with
+// the rate and the time left, rewritten in place; else, if forced, a plain line per call.
 class Progress {
  public:
-  Progress(std::string task, bool forced);
+  Progress(std::string task, bool forced, std::string unit = "tokens");
   void operator()(int64_t done, int64_t total) const;
 
  private:
   std::string task_;
+  std::string unit_;
   bool terminal_;
   bool enabled_;
   Stopwatch watch_;

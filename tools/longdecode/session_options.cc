@@ -108,9 +108,17 @@ Status check_thread_flag(const CLI::App& command, int32_t num_threads) {
 
 void add_session_flags(CLI::App& command, SessionFlags& flags) {
   add_thread_flag(command, flags.num_threads);
-  command.add_option("--device", flags.device, "auto or cpu")->envname("LONGDECODE_DEVICE");
+  command.add_option("--device", flags.device, "cpu, cuda, or auto: cuda where it can run this")
+      ->envname("LONGDECODE_DEVICE");
   add_ffd_flags(command, flags);
-  command.add_option("--kv-type", flags.kv_type, "Type of keys and values: f16, bf16 or f32")
+  add_list_option(command, "--graph", flags.graphs,
+                  "cuda: decode steps as CUDA Graphs: any-length (one graph), block (captured anew "
+                  "every 256 tokens) or off")
+      ->envname("LONGDECODE_GRAPH");
+  command
+      .add_option("--kv-type", flags.kv_type,
+                  "Type of keys and values: f16, bf16, f32 or auto (cpu: f16, cuda: bf16, the only "
+                  "one there)")
       ->envname("LONGDECODE_KV_TYPE")
       ->group("Attention");
 }
@@ -125,8 +133,12 @@ Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
     LD_RETURN_IF_ERROR(check_within("--dense-layers", layer, 0, kMaxCount));
   }
   LD_RETURN_IF_ERROR(check_layer_deltas(flags));
-  LD_RETURN_IF_ERROR(check_choice("--kv-type", flags.kv_type, {"f16", "bf16", "f32"}));
-  return check_choice("--device", flags.device, {"auto", "cpu"});
+  LD_RETURN_IF_ERROR(check_choice("--kv-type", flags.kv_type, {"auto", "f16", "bf16", "f32"}));
+  for (const std::string& graph : flags.graphs) {
+    LD_RETURN_IF_ERROR(check_choice("--graph", graph, {"any-length", "block", "off"}));
+  }
+
+  return check_choice("--device", flags.device, {"auto", "cpu", "cuda"});
 }
 
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {
@@ -164,6 +176,26 @@ Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method
   if (flags.num_threads > 0) options.device.num_threads = flags.num_threads;
   return options;
 }
+
+void put_on_cuda(const SessionFlags& flags, const DeviceInfo& device,
+                 runner::SessionOptions& options) {
+  options.device = device;
+  options.graph = parse_graph(flags.graphs[0]);
+  if (flags.kv_type == "auto") options.kv_dtype = DType::kBF16;
+}
+
+Status check_one_graph(const SessionFlags& flags) {
+  if (flags.graphs.size() == 1) return {};
+  return invalid_argument("--graph is {}; one of any-length, block, off is allowed",
+                          fmt::join(flags.graphs, ","));
+}
+
+runner::GraphMode parse_graph(const std::string& name) {
+  if (name == "off") return runner::GraphMode::kOff;
+  return name == "block" ? runner::GraphMode::kBlock : runner::GraphMode::kAnyLength;
+}
+
+const char* device_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 
 Method parse_method(const std::string& name) {
   return name == "ffd" ? Method::kFfd : Method::kDense;

@@ -19,9 +19,10 @@ struct SessionFlags {
   int32_t num_threads = 0;  // 0: the CPUs of this process
   FfdOptions ffd;
   std::vector<int32_t> dense_layers;
-  std::vector<std::string> layer_delta_texts;    // "LAYER=DELTA", as given
-  std::vector<runner::LayerDelta> layer_deltas;  // filled by the check
-  std::string kv_type = "f16";
+  std::vector<std::string> layer_delta_texts;        // "LAYER=DELTA", as given
+  std::vector<runner::LayerDelta> layer_deltas;      // filled by the check
+  std::string kv_type = "auto";                      // f16 on the CPU, bf16 on CUDA
+  std::vector<std::string> graphs = {"any-length"};  // one, but for benchmarks
 };
 
 // -t alone, for a command without a method. num_threads 0: the CPUs of this process.
@@ -39,8 +40,18 @@ Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config
 // Flags given on the command line that have no effect without FFD.
 std::vector<std::string> given_ffd_flags(const CLI::App& command);
 
+// On the CPU; put_on_cuda makes them options of a CUDA device.
 Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method method,
                                                int64_t context_len);
+void put_on_cuda(const SessionFlags& flags, const DeviceInfo& device,
+                 runner::SessionOptions& options);
+
+// Of a command that runs each model once.
+Status check_one_graph(const SessionFlags& flags);
+runner::GraphMode parse_graph(const std::string& name);
+
+// "cpu" or "cuda".
+const char* device_name(DeviceType type);
 
 // "dense" or "ffd", checked before.
 Method parse_method(const std::string& name);

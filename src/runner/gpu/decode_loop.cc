@@ -1,0 +1,156 @@
+#include "runner/gpu/decode_loop.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "cuda/host/status.h"
+
+namespace longdecode::runner {
+
+using cuda::cuda_status;
+
+Result<std::unique_ptr<DecodeLoop>> DecodeLoop::create(GpuDecoder* decoder, StepGraphs* graphs,
+                                                       KvCache* cache) {
+  std::unique_ptr<DecodeLoop> loop(new DecodeLoop(decoder, graphs, cache));
+  for (cudaEvent_t& event : loop->chosen_) {
+    LD_RETURN_IF_ERROR(
+        cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"));
+  }
+  return loop;
+}
+
+DecodeLoop::~DecodeLoop() {
+  for (cudaEvent_t event : chosen_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+// The lengths of the first step; later ones are counted on the device.
+Status DecodeLoop::upload_lens(std::span<const SequenceId> sequences) {
+  std::vector<int32_t> lens;
+  for (const SequenceId sequence : sequences) {
+    LD_ASSIGN_OR_RETURN(const int64_t kv_len, cache_->kv_len(sequence));
+    lens.push_back(static_cast<int32_t>(kv_len) + 1);
+  }
+  batch_ = static_cast<int32_t>(lens.size());
+  longest_kv_len_ = *std::max_element(lens.begin(), lens.end());
+  return decoder_->set_kv_lens(lens.data(), batch_);
+}
+
+Status DecodeLoop::reserve(std::span<const SequenceId> sequences, int64_t num_steps) {
+  const std::vector<int32_t> new_tokens(sequences.size(), static_cast<int32_t>(num_steps));
+  LD_RETURN_IF_ERROR(cache_->reserve(sequences, new_tokens));
+  reserved_steps_ = num_steps;
+  return Status();
+}
+
+Status DecodeLoop::commit(int64_t num_steps) {
+  if (num_steps < reserved_steps_) {
+    const std::vector<int32_t> new_tokens(static_cast<size_t>(batch_),
+                                          static_cast<int32_t>(num_steps));
+    LD_RETURN_IF_ERROR(cache_->shrink_step(new_tokens));
+  }
+  reserved_steps_ = 0;
+  for (int32_t l = 0; num_steps > 0 && l < cache_->desc().num_layers; ++l) {
+    LD_RETURN_IF_ERROR(cache_->mark_appended(l));
+  }
+  return cache_->commit();
+}
+
+Status DecodeLoop::launch(const StepKind& kind, int64_t longest_kv_len) {
+  return graphs_->launch(kind, longest_kv_len, [&]() -> Status {
+    LD_RETURN_IF_ERROR(decoder_->enqueue_decode(*cache_, kAllParts));
+    if (kind.samples) LD_RETURN_IF_ERROR(decoder_->enqueue_sample(kind.batch, kind.sampler));
+    return decoder_->enqueue_end(kind.batch);
+  });
+}
+
+Status DecodeLoop::step(std::span<const SequenceId> sequences, std::span<const int32_t> ids) {
+  LD_RETURN_IF_ERROR(upload_lens(sequences));
+  LD_RETURN_IF_ERROR(decoder_->set_ids(ids.data(), static_cast<int64_t>(ids.size())));
+  LD_RETURN_IF_ERROR(reserve(sequences, 1));
+  LD_RETURN_IF_ERROR(launch({batch_, false, {}}, longest_kv_len_));
+  return commit(1);
+}
+
+// Waits for token token_idx of this run and hands it over.
+TokenVerdict DecodeLoop::deliver(int64_t token_idx, const DecodeLoopRequest& request) {
+  const int64_t row = first_row_ + token_idx;
+  return request.on_tokens({decoder_->history() + row * batch_, static_cast<size_t>(batch_)});
+}
+
+Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
+                                         const DecodeLoopRequest& request) {
+  LD_RETURN_IF_ERROR(upload_lens(sequences));
+  const StepKind kind{batch_, true, request.sampler};
+  const int64_t first_token = request.samples_first ? 1 : 0;
+  if (next_row_ + request.max_steps + first_token > decoder_->history_steps()) {
+    LD_RETURN_IF_ERROR(decoder_->reset_history());
+    next_row_ = 0;
+  }
+  first_row_ = next_row_;
+  int64_t num_chosen = 0;  // tokens that are, or will be, in the history
+  int64_t num_delivered = 0;
+  const auto record_choice = [&]() -> Status {
+    ++next_row_;
+    return cuda_status(cudaEventRecord(chosen_[num_chosen++ % 2], decoder_->stream()),
+                       "cudaEventRecord");
+  };
+  const auto deliver_next = [&]() -> Result<TokenVerdict> {
+    LD_RETURN_IF_ERROR(
+        cuda_status(cudaEventSynchronize(chosen_[num_delivered % 2]), "decode steps"));
+    return deliver(num_delivered++, request);
+  };
+  if (request.samples_first) {
+    LD_RETURN_IF_ERROR(decoder_->enqueue_sample(batch_, request.sampler));
+    LD_RETURN_IF_ERROR(record_choice());
+  }
+  int64_t launched = 0;
+  int64_t in_window = 0;
+  TokenVerdict verdict = TokenVerdict::kContinue;
+  while (launched < request.max_steps && verdict == TokenVerdict::kContinue) {
+    if (in_window == reserved_steps_) {
+      if (in_window > 0) LD_RETURN_IF_ERROR(commit(in_window));
+      in_window = 0;
+      LD_RETURN_IF_ERROR(reserve(sequences, std::min(kWindowSteps, request.max_steps - launched)));
+    }
+    LD_RETURN_IF_ERROR(launch(kind, longest_kv_len_ + launched));
+    LD_RETURN_IF_ERROR(record_choice());
+    ++launched;
+    ++in_window;
+    if (request.on_tokens && num_chosen - num_delivered == 2) {
+      LD_ASSIGN_OR_RETURN(verdict, deliver_next());
+    }
+  }
+  while (request.on_tokens && verdict == TokenVerdict::kContinue && num_delivered < num_chosen) {
+    LD_ASSIGN_OR_RETURN(verdict, deliver_next());
+  }
+  LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(decoder_->stream()), "decode steps"));
+  // Token i is fed by step i + 1 - first_token: the tokens before the last one delivered, and that
+  // one unless it is dropped or never was fed.
+  int64_t wanted = launched;
+  if (verdict != TokenVerdict::kContinue) {
+    const int64_t kept = num_delivered - (verdict == TokenVerdict::kStopAndDrop ? 1 : 0);
+    wanted = std::min(launched, kept + 1 - first_token);
+  }
+  LD_RETURN_IF_ERROR(finish(sequences, launched - wanted, in_window));
+  return DecodeLoopResult{wanted, wanted < launched};
+}
+
+// Commits the window but for the `surplus` last steps, which may reach into the one before it.
+Status DecodeLoop::finish(std::span<const SequenceId> sequences, int64_t surplus,
+                          int64_t window_steps) {
+  const int64_t taken_back = std::min(surplus, window_steps);
+  if (window_steps > 0 || reserved_steps_ > 0) {
+    LD_RETURN_IF_ERROR(commit(window_steps - taken_back));
+  }
+  for (const SequenceId sequence : sequences) {
+    if (surplus == taken_back) break;
+    LD_RETURN_IF_ERROR(cache_->truncate(sequence, surplus - taken_back));
+  }
+  return Status();
+}
+
+}  // namespace longdecode::runner

@@ -1,0 +1,350 @@
+#include "runner/gpu/gpu_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "cuda/host/status.h"
+#include "ops/backends.h"
+#include "runner/gpu/step_end.h"
+
+namespace longdecode::runner {
+namespace {
+
+using cuda::cuda_status;
+
+// Values of x that one product normalises on its way in (cuda::LinearArgs).
+constexpr int32_t kMaxNormalizedValues = 49152;
+
+// Of the lengths of a prefill's slices, which are aligned to 16 bytes.
+constexpr int64_t kSliceLenStride = 4;
+
+template <typename T>
+T* as(const DeviceBuffer& buffer) {
+  return reinterpret_cast<T*>(buffer.data());
+}
+
+// Prefill attends densely to the stored keys, whatever the format.
+Result<BoundPlan> make_prefill_plan(const ModelConfig& config, const SessionOptions& options,
+                                    const KvFormat& format, cudaStream_t stream) {
+  DecodeDesc desc;
+  desc.method = Method::kDense;
+  desc.format = format;
+  desc.q_dtype = DType::kBF16;
+  desc.num_q_heads = config.num_q_heads;
+  desc.max_query_len = kMaxQueryLen;
+  desc.max_kv_len = options.context_len;
+  desc.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  return BoundPlan::create(desc, options.device, stream);
+}
+
+}  // namespace
+
+auto GpuDecoder::create(const ModelConfig& config, const DeviceWeights& weights,
+                        const SessionOptions& options, const KvFormat& format,
+                        const GpuDecoderLimits& limits, cudaStream_t stream) -> Result<Pointer> {
+  LayerPlanShape shape;
+  shape.q_dtype = DType::kBF16;
+  shape.max_batch = limits.max_batch;
+  LD_ASSIGN_OR_RETURN(LayerPlans plans, LayerPlans::create(config, options, format, shape, stream));
+  LD_ASSIGN_OR_RETURN(BoundPlan prefill_plan, make_prefill_plan(config, options, format, stream));
+  Pointer decoder(new GpuDecoder(config, weights, options.device, std::move(plans),
+                                 std::move(prefill_plan), limits, stream));
+  LD_RETURN_IF_ERROR(
+      decoder->allocate(std::min<int64_t>(options.prefill_chunk, options.context_len)));
+  return decoder;
+}
+
+GpuDecoder::GpuDecoder(const ModelConfig& config, const DeviceWeights& weights,
+                       const DeviceInfo& device, LayerPlans plans, BoundPlan prefill_plan,
+                       const GpuDecoderLimits& limits, cudaStream_t stream)
+    : config_(config),
+      weights_(weights),
+      device_(device),
+      plans_(std::move(plans)),
+      prefill_plan_(std::move(prefill_plan)),
+      limits_(limits),
+      stream_(stream) {}
+
+GpuDecoder::~GpuDecoder() { cudaFreeHost(history_); }
+
+Status GpuDecoder::allocate(int64_t max_tokens) {
+  LD_ASSIGN_OR_RETURN(const Backend* const backend, find_backend(DeviceType::kCuda));
+  const auto make = [&](DeviceBuffer* buffer, int64_t num_bytes) -> Status {
+    LD_ASSIGN_OR_RETURN(*buffer, DeviceBuffer::create(num_bytes, *backend, device_));
+    memory_bytes_ += num_bytes;
+    return cuda_status(cudaMemsetAsync(buffer->data(), 0, static_cast<size_t>(num_bytes), stream_),
+                       "cudaMemsetAsync");
+  };
+  const int64_t batch = limits_.max_batch;
+  const int64_t tokens = std::max<int64_t>(batch, cuda::kMaxLinearTokens);
+  const int64_t ids = std::max(tokens, max_tokens);
+  LD_RETURN_IF_ERROR(make(&ids_, 4 * ids));
+  LD_RETURN_IF_ERROR(make(&slice_lens_, 4 * kSliceLenStride * ids));
+  LD_RETURN_IF_ERROR(make(&kv_lens_, 4 * batch));
+  LD_RETURN_IF_ERROR(make(&steps_, 4 * batch));
+  LD_RETURN_IF_ERROR(make(&x_, 4 * tokens * config_.hidden_dim));
+  LD_RETURN_IF_ERROR(make(&qkv_, 4 * tokens * (config_.q_dim() + 2 * config_.kv_dim())));
+  LD_RETURN_IF_ERROR(make(&q_, 2 * tokens * config_.q_dim()));
+  LD_RETURN_IF_ERROR(make(&o_, 2 * tokens * config_.q_dim()));
+  LD_RETURN_IF_ERROR(make(&activations_, 2 * tokens * config_.ffn_dim));
+  LD_RETURN_IF_ERROR(make(&logits_, 4 * batch * config_.vocab_size));
+  LD_RETURN_IF_ERROR(make(&logit_bias_, 4 * int64_t{config_.vocab_size}));
+  LD_RETURN_IF_ERROR(make(&sums_, sizeof(GpuDecodeSums)));
+  if (limits_.wants_stats) {
+    LD_RETURN_IF_ERROR(
+        make(&stats_, 16 * int64_t{config_.num_layers} * batch * config_.num_kv_heads));
+  }
+  const int64_t history_bytes = 4 * std::max<int64_t>(limits_.history_steps, 1) * batch;
+  return cuda_status(cudaHostAlloc(reinterpret_cast<void**>(&history_),
+                                   static_cast<size_t>(history_bytes), cudaHostAllocMapped),
+                     "cudaHostAlloc of the token history");
+}
+
+Status GpuDecoder::set_ids(const int32_t* ids, int64_t count) {
+  return cuda_status(cudaMemcpyAsync(ids_.data(), ids, static_cast<size_t>(4 * count),
+                                     cudaMemcpyHostToDevice, stream_),
+                     "cudaMemcpyAsync of token ids");
+}
+
+Status GpuDecoder::set_logits(const float* logits) {
+  return cuda_status(
+      cudaMemcpyAsync(logits_.data(), logits, 4 * static_cast<size_t>(config_.vocab_size),
+                      cudaMemcpyHostToDevice, stream_),
+      "cudaMemcpyAsync of logits");
+}
+
+Status GpuDecoder::set_kv_lens(const int32_t* kv_lens, int32_t batch) {
+  return cuda_status(cudaMemcpyAsync(kv_lens_.data(), kv_lens, 4 * static_cast<size_t>(batch),
+                                     cudaMemcpyHostToDevice, stream_),
+                     "cudaMemcpyAsync of lengths");
+}
+
+Status GpuDecoder::ban(std::span<const int32_t> tokens) {
+  std::vector<float> bias(static_cast<size_t>(config_.vocab_size), 0.0f);
+  for (const int32_t token : tokens) {
+    bias[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+  }
+  return cuda_status(cudaMemcpyAsync(logit_bias_.data(), bias.data(), 4 * bias.size(),
+                                     cudaMemcpyHostToDevice, stream_),
+                     "cudaMemcpyAsync of banned tokens");
+}
+
+Status GpuDecoder::reset_history() {
+  return cuda_status(
+      cudaMemsetAsync(steps_.data(), 0, 4 * static_cast<size_t>(limits_.max_batch), stream_),
+      "cudaMemsetAsync");
+}
+
+Result<GpuDecodeSums> GpuDecoder::sums() {
+  GpuDecodeSums sums;
+  LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream_), "decode steps"));
+  LD_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpy(&sums, sums_.data(), sizeof(sums), cudaMemcpyDeviceToHost),
+                  "cudaMemcpy of statistics"));
+  return sums;
+}
+
+int32_t GpuDecoder::slice_tokens() const {
+  const int32_t most = std::min(kMaxNormalizedValues / config_.hidden_dim, cuda::kMaxLinearTokens);
+  return most < 4 ? std::max(most, 1) : most / 4 * 4;
+}
+
+cuda::RopeModel GpuDecoder::rope_model(const DeviceLayer& layer) const {
+  cuda::RopeModel model;
+  model.num_q_heads = config_.num_q_heads;
+  model.num_kv_heads = config_.num_kv_heads;
+  model.head_dim = config_.head_dim;
+  model.rope_dim = config_.rope_dim;
+  model.adjacent_pairs = config_.rope_pairs == RopePairs::kAdjacent;
+  model.frequencies = weights_.rope_frequencies;
+  model.q_norm = layer.q_norm;
+  model.k_norm = layer.k_norm;
+  model.norm_eps = config_.rms_eps;
+  return model;
+}
+
+Status GpuDecoder::enqueue_decode(const KvCache& cache, unsigned parts) {
+  Slice slice;
+  slice.batch = cache.step();
+  slice.batch.kv_lens = as<int32_t>(kv_lens_);
+  slice.batch.query_lens = nullptr;
+  slice.ids = as<int32_t>(ids_);
+  slice.parts = parts;
+  if (slice.batch.batch > std::min(limits_.max_batch, slice_tokens())) {
+    return unsupported("a decode step of {} sequences; a model with hidden_dim {} allows 1 to {}",
+                       slice.batch.batch, config_.hidden_dim,
+                       std::min(limits_.max_batch, slice_tokens()));
+  }
+  LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
+  if ((parts & kWeightParts) == 0) return Status();
+  return enqueue_logits(x(), slice.batch.batch);
+}
+
+Status GpuDecoder::enqueue_layers(const Slice& slice, const KvCache& cache) {
+  const int32_t num_tokens = slice.batch.batch * slice.query_len;
+  if ((slice.parts & kOtherParts) != 0) {
+    LD_RETURN_IF_ERROR(cuda::embed({slice.ids, weights_.token_embedding, x(), num_tokens,
+                                    config_.vocab_size, config_.hidden_dim},
+                                   device_, stream_));
+  }
+  for (int32_t l = 0; l < config_.num_layers; ++l) {
+    const DeviceLayer& layer = weights_.layers[static_cast<size_t>(l)];
+    if ((slice.parts & kWeightParts) != 0) {
+      cuda::LinearArgs qkv;
+      qkv.weight = layer.qkv;
+      qkv.bias = layer.qkv_bias;
+      qkv.x_f32 = x();
+      qkv.norm_weight = layer.attn_norm;
+      qkv.norm_eps = config_.rms_eps;
+      qkv.y = qkv_.data();
+      qkv.num_rows = config_.q_dim() + 2 * config_.kv_dim();
+      qkv.num_cols = config_.hidden_dim;
+      qkv.num_tokens = num_tokens;
+      LD_RETURN_IF_ERROR(cuda::linear(qkv, device_, stream_));
+    }
+    LD_RETURN_IF_ERROR(enqueue_attention(slice, l, cache));
+    if ((slice.parts & kWeightParts) != 0) LD_RETURN_IF_ERROR(enqueue_ffn(layer, num_tokens));
+  }
+  return Status();
+}
+
+Status GpuDecoder::enqueue_attention(const Slice& slice, int32_t layer_idx, const KvCache& cache) {
+  const KvLayerView kv = cache.layer(layer_idx);
+  if ((slice.parts & kOtherParts) != 0) {
+    cuda::RopeAppendArgs rope;
+    rope.model = rope_model(weights_.layers[static_cast<size_t>(layer_idx)]);
+    rope.batch = slice.batch;
+    rope.query_len = slice.query_len;
+    rope.qkv = as<float>(qkv_);
+    rope.q = as<uint16_t>(q_);
+    rope.kv = kv;
+    LD_RETURN_IF_ERROR(cuda::rope_append(rope, device_, stream_));
+  }
+  if ((slice.parts & kAttentionParts) == 0) return Status();
+  DecodeArgs args;
+  args.query_len = slice.query_len;
+  args.q = TensorView::contiguous(
+      q_.data(), DType::kBF16,
+      {slice.batch.batch, slice.query_len, config_.num_q_heads, config_.head_dim});
+  args.o = args.q;
+  args.o.data = o_.data();
+  args.kv = kv;
+  args.batch = slice.batch;
+  if (slice.is_prefill) return prefill_plan_.plan().run(args, stream_);
+  if (planted_q_ != nullptr) {
+    const int64_t step_values = slice.batch.batch * config_.q_dim();
+    args.q.data = const_cast<uint16_t*>(planted_q_ + layer_idx * step_values);
+  }
+  if (limits_.wants_stats) {
+    const int64_t layer_values = int64_t{limits_.max_batch} * config_.num_kv_heads;
+    args.stats.tokens_attended = as<int64_t>(stats_) + layer_idx * layer_values;
+    args.stats.bytes_read = args.stats.tokens_attended + config_.num_layers * layer_values;
+  }
+  return plans_.of_layer(layer_idx).run(args, stream_);
+}
+
+Status GpuDecoder::enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens) {
+  cuda::LinearArgs output;
+  output.weight = layer.attn_output;
+  output.x_bf16 = as<uint16_t>(o_);
+  output.output = cuda::LinearOutput::kAddF32;
+  output.y = x_.data();
+  output.num_rows = config_.hidden_dim;
+  output.num_cols = config_.q_dim();
+  output.num_tokens = num_tokens;
+  LD_RETURN_IF_ERROR(cuda::linear(output, device_, stream_));
+  cuda::LinearArgs gate_up;
+  gate_up.weight = layer.gate_up;
+  gate_up.x_f32 = x();
+  gate_up.norm_weight = layer.ffn_norm;
+  gate_up.norm_eps = config_.rms_eps;
+  gate_up.output = cuda::LinearOutput::kSiluUpBf16;
+  gate_up.y = activations_.data();
+  gate_up.num_rows = 2 * int64_t{config_.ffn_dim};
+  gate_up.num_cols = config_.hidden_dim;
+  gate_up.num_tokens = num_tokens;
+  LD_RETURN_IF_ERROR(cuda::linear(gate_up, device_, stream_));
+  cuda::LinearArgs down = output;
+  down.weight = layer.ffn_down;
+  down.x_bf16 = as<uint16_t>(activations_);
+  down.num_cols = config_.ffn_dim;
+  return cuda::linear(down, device_, stream_);
+}
+
+Status GpuDecoder::enqueue_logits(const float* x, int32_t num_tokens) {
+  cuda::LinearArgs args;
+  args.weight = weights_.output;
+  args.bias = as<float>(logit_bias_);
+  args.x_f32 = x;
+  args.norm_weight = weights_.output_norm;
+  args.norm_eps = config_.rms_eps;
+  args.y = logits_.data();
+  args.num_rows = config_.vocab_size;
+  args.num_cols = config_.hidden_dim;
+  args.num_tokens = num_tokens;
+  return cuda::linear(args, device_, stream_);
+}
+
+Status GpuDecoder::enqueue_sample(int32_t batch, const SamplerOptions& options) {
+  cuda::SampleArgs args;
+  args.logits = logits();
+  args.batch = batch;
+  args.vocab_size = config_.vocab_size;
+  args.temperature = options.temperature;
+  args.top_k = options.top_k;
+  args.top_p = options.top_p;
+  args.seed = options.seed;
+  args.ids = as<int32_t>(ids_);
+  args.steps = as<int32_t>(steps_);
+  args.history = history_;
+  args.history_steps = static_cast<int32_t>(limits_.history_steps);
+  return cuda::sample(args, device_, stream_);
+}
+
+Status GpuDecoder::enqueue_end(int32_t batch) {
+  StepEndArgs args;
+  args.kv_lens = as<int32_t>(kv_lens_);
+  args.batch = batch;
+  args.sums = as<double>(sums_);
+  args.num_layers = config_.num_layers;
+  args.max_batch = limits_.max_batch;
+  args.num_kv_heads = config_.num_kv_heads;
+  if (limits_.wants_stats) {
+    args.tokens_attended = as<int64_t>(stats_);
+    args.bytes_read = args.tokens_attended +
+                      int64_t{config_.num_layers} * limits_.max_batch * config_.num_kv_heads;
+  }
+  return cuda_status(end_step(args, stream_), "launch of end_step");
+}
+
+Status GpuDecoder::enqueue_prefill(const KvCache& cache, int64_t first_position, int64_t count,
+                                   bool wants_logits) {
+  const int32_t slice_len = slice_tokens();
+  std::vector<int32_t> lens;  // one for each slice, at multiples of 16 bytes
+  for (int64_t done = 0; done < count; done += slice_len) {
+    const int64_t end = std::min<int64_t>(done + slice_len, count);
+    lens.insert(lens.end(), kSliceLenStride, static_cast<int32_t>(first_position + end));
+  }
+  LD_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(slice_lens_.data(), lens.data(), 4 * lens.size(),
+                                                 cudaMemcpyHostToDevice, stream_),
+                                 "cudaMemcpyAsync of lengths"));
+  Slice slice;
+  slice.batch = cache.step();
+  slice.batch.query_lens = nullptr;
+  slice.is_prefill = true;
+  for (int64_t done = 0; done < count; done += slice_len) {
+    slice.query_len = static_cast<int32_t>(std::min<int64_t>(slice_len, count - done));
+    slice.batch.kv_lens = as<int32_t>(slice_lens_) + done / slice_len * kSliceLenStride;
+    slice.ids = as<int32_t>(ids_) + done;
+    LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
+  }
+  if (!wants_logits) return Status();
+  return enqueue_logits(x() + int64_t{slice.query_len - 1} * config_.hidden_dim, 1);
+}
+
+}  // namespace longdecode::runner

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""--device, --graph and --random-weights where there is no GPU. What needs one is in tests/gpu."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+from support import HAS_MODEL, MODEL, NO_MODEL, run
+
+
+def cuda():
+    backends = json.loads(run("info", "--json", "-").stdout)["backends"]
+    return next(backend for backend in backends if backend["name"] == "cuda")
+
+
+CUDA = cuda()
+IS_BUILT = "this build has" not in CUDA.get("reason", "")
+NO_GPU = "there is a CUDA device"
+
+
+class Device(unittest.TestCase):
+    def assert_refused(self, status, flags, *parts, env=None):
+        result = run(*flags, env=env)
+        error = result.stderr.decode()
+        with self.subTest(flags=flags):
+            self.assertEqual((result.returncode, result.stdout), (status, b""), error)
+            self.assertEqual(len(error.splitlines()), 1, error)
+            for part in parts:
+                self.assertIn(part, error)
+
+    @unittest.skipIf(CUDA["available"], NO_GPU)
+    @unittest.skipUnless(HAS_MODEL, NO_MODEL)
+    def test_cuda_without_a_gpu(self):
+        text = pathlib.Path(tempfile.mkdtemp()) / "text"
+        text.write_text("one two three four five six seven eight")
+        reason = CUDA["reason"]
+        for flags in (["generate", "-m", MODEL, "-p", "a", "-n", "1"],
+                      ["perplexity", "-m", MODEL, "-f", text],
+                      ["bench", "model", "-m", MODEL, "-n", "1", "-p", "0"]):
+            self.assert_refused(1, [*flags, "--device", "cuda"], reason)
+
+    @unittest.skipIf(CUDA["available"], NO_GPU)
+    @unittest.skipUnless(HAS_MODEL, NO_MODEL)
+    def test_auto_says_why_it_runs_on_the_cpu(self):
+        result = run("generate", "-m", MODEL, "-p", "a", "-n", "2", "--temp", "0", "--json", "-",
+                     env={"LONGDECODE_DEVICE": "auto"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual((report["device"], report["kv_type"]), ("cpu", "f16"))
+        notes = [line for line in result.stderr.decode().splitlines() if "note:" in line]
+        expected = [f"longdecode: note: on the CPU, because {CUDA['reason']}"] if IS_BUILT else []
+        self.assertEqual(notes, expected)
+
+    def test_bad_flags(self):
+        self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--device", "gpu"],
+                            'gpu', "auto, cpu, cuda")
+        self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--graph", "magic"],
+                            "magic", "any-length, block, off")
+        self.assert_refused(2, ["perplexity", "-m", "x", "-f", "y", "--graph", "off,block"],
+                            "--graph is off,block")
+        self.assert_refused(2, ["bench", "model", "-m", MODEL, "--batch", "2"], "--batch is 2")
+        self.assert_refused(2, ["bench", "model"], "-m")
+
+    @unittest.skipUnless(IS_BUILT, "no CUDA backend in this build")
+    def test_bad_flags_of_random_weights(self):
+        bench = ["bench", "model", "--random-weights"]
+        self.assert_refused(2, [*bench, "gpt-2"], "gpt-2", "llama-3.1-8b, qwen2.5-7b")
+        llama = [*bench, "llama-3.1-8b"]
+        auto = {"LONGDECODE_DEVICE": "auto"}
+        self.assert_refused(2, [*llama, "-m", "x"], "-m and --random-weights exclude each other",
+                            env=auto)
+        self.assert_refused(2, [*llama, "--batch", "9"], "--batch is 9", "1 and 8", env=auto)
+        self.assert_refused(2, [*llama, "--device", "cpu"], "--random-weights", "auto, cuda")
+        self.assert_refused(2, [*llama, "-n", "0"], "-n is 0", env=auto)
+        if not CUDA["available"]:
+            self.assert_refused(1, [*llama, "--device", "cuda"], CUDA["reason"])
+
+    @unittest.skipIf(IS_BUILT, "this build has the CUDA backend")
+    def test_random_weights_without_the_backend(self):
+        self.assert_refused(1, ["bench", "model", "--random-weights", "llama-3.1-8b"],
+                            "no CUDA backend")
+
+
+if __name__ == "__main__":
+    unittest.main()
