@@ -4,7 +4,8 @@ build machine, next to cuDNN and flash SDPA of PyTorch, in one job.
 
     scripts/gpu_attention.py pack DIR       the command, its libraries, shapes, dump and scripts into DIR
     DIR/gpu_attention.py run OUT            there: OUT/gqa.json (dense and peers), OUT/ffd.json
-    scripts/gpu_attention.py tables         the tables of the deep dives, from the committed rows
+    scripts/gpu_attention.py tables         the tables of the deep dives (MLA: gpu_mla), from the
+                                            committed rows
     scripts/gpu_attention.py plot           docs/kernels/gqa-*.png from them (needs matplotlib)
 
 Rows: benchmarks/README.md. Committed under benchmarks/results/<device>/.
@@ -160,6 +161,37 @@ def dump_table(rows):
     return table(["layer", "kv_len", "method", "margin", *MEASURED], lines)
 
 
+def mla_tables():
+    """Rows with a limit, and the sweep beside the better public kernel where one was measured."""
+    rows = json.loads((RESULTS / "mla.json").read_text())
+    limited = [[row["num_q_heads"], row["batch"], row["kv_len"], f"{row['time_us']:.1f}",
+                f"{row['read_floor_us']:.1f}", f"{row['time_us'] / row['read_floor_us']:.3f}",
+                limit_text(row["limit_us"], row["time_us"])]
+               for row in rows if row["limit_us"] > 0]
+    sweep = {}
+    for row in rows:
+        if (row["query_len"], row["page_size"], row["dtype"], row["ragged"]) == (1, 64, "bf16", False):
+            sweep[(row["num_q_heads"], row["batch"], row["kv_len"])] = row["time_us"]
+    lens = [512 << i for i in range(8)]
+    lines = [[heads, batch, *(f"{sweep[(heads, batch, kv_len)]:.1f}" +
+                              peer_text(heads, batch, kv_len) for kv_len in lens)]
+             for heads in (8, 16, 32) for batch in (1, 16, 32)]
+    return (table(["heads", "batch", "kv_len", "us", "floor", "ratio", "limit"], limited) + "\n"
+            + table(["heads", "batch", *lens], lines))
+
+
+# FlashMLA or its ETAP variant, whichever was faster on an H200, flushed by a pass that leaves dirty
+# lines, us.
+MLA_PEERS = {(16, 1, 512): 12.8, (16, 1, 4096): 18.9, (16, 1, 16384): 27.6, (16, 1, 65536): 45.4,
+             (16, 16, 512): 16.5, (16, 16, 4096): 35.5, (16, 16, 8192): 55.6,
+             (16, 16, 16384): 91.8, (16, 16, 65536): 291, (16, 32, 65536): 554,
+             (8, 16, 65536): 311}
+
+
+def peer_text(*shape):
+    return f" ({MLA_PEERS[shape]:g})" if shape in MLA_PEERS else ""
+
+
 def kept_sweep(rows):
     return [row for row in rows if row["method"] == "ffd" and row["workload"] == "planted"
             and (row["batch"], row["kv_len"]) == (1, 262144)]
@@ -280,6 +312,7 @@ def main():
         rows = load()
         for draw in (dense_table, ffd_table, kept_table, dump_table):
             print(draw(rows))
+        print(mla_tables())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ namespace {
 struct RowError {
   Row row;
   double squared_error = 0, squared_norm = 0;
+  double squared_rounding = 0;  // of the reference, rounded to the output's dtype
   std::string failure;
 };
 
@@ -25,6 +26,9 @@ RowError check_row(const MlaWorkload& workload, const Tolerance& tolerance, cons
     const double expected = reference.o[d], error = std::abs(output[d] - expected);
     result.squared_error += error * error;
     result.squared_norm += expected * expected;
+    const double rounding =
+        double{round_through(static_cast<float>(expected), workload.mla_case().dtype)} - expected;
+    result.squared_rounding += rounding * rounding;
     dot += output[d] * expected;
     own_norm += double{output[d]} * output[d];
     const bool bad =
@@ -149,15 +153,21 @@ Outcome check_workload(const MlaWorkload& workload, const Tolerance& tolerance, 
     });
   }
   for (std::thread& thread : threads) thread.join();
-  double squared_error = 0, squared_norm = 0;
+  double squared_error = 0, squared_norm = 0, squared_rounding = 0;
   for (const RowError& error : errors) {
     squared_error += error.squared_error;
+    squared_rounding += error.squared_rounding;
     squared_norm += error.squared_norm;
     if (outcome.failure.empty()) outcome.failure = error.failure;
   }
   outcome.rmse = std::sqrt(squared_error / (512.0 * std::max<size_t>(1, rows.size())));
   outcome.relative_rmse = squared_norm > 0 ? std::sqrt(squared_error / squared_norm) : 0;
-  if (outcome.failure.empty() && !(outcome.relative_rmse <= tolerance.relative_rmse)) {
+  // A single row that one channel dominates (a needle with most of the weight) has the error of
+  // that channel's rounding, up to 2^-8 in bf16: no kernel can do better than the rounded
+  // reference.
+  const double rounding = squared_norm > 0 ? std::sqrt(squared_rounding / squared_norm) : 0;
+  const double limit = std::max(tolerance.relative_rmse, 1.1 * rounding);
+  if (outcome.failure.empty() && !(outcome.relative_rmse <= limit)) {
     outcome.failure = fmt::format("relative RMSE is {}", outcome.relative_rmse);
   }
   outcome.passed = outcome.failure.empty();

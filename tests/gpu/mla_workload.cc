@@ -16,13 +16,13 @@ namespace {
 
 constexpr int32_t kGarbagePage = 2147480000;
 
-float round_through(float value, DType dtype) {
-  return dtype == DType::kF16 ? f16_to_f32(f32_to_f16(value)) : bf16_to_f32(f32_to_bf16(value));
-}
-
 int64_t pages_of(int32_t kv_len, int32_t page_size) { return (kv_len + page_size - 1) / page_size; }
 
 }  // namespace
+
+float round_through(float value, DType dtype) {
+  return dtype == DType::kF16 ? f16_to_f32(f32_to_f16(value)) : bf16_to_f32(f32_to_bf16(value));
+}
 
 void check_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;

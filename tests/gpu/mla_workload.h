@@ -19,6 +19,9 @@ namespace longdecode::gpu_test {
 void check_cuda(cudaError_t error, const char* what);
 void check_status(const Status& status, const char* what);
 
+// The value that a 16-bit dtype stores for it.
+float round_through(float value, DType dtype);
+
 // Device memory of one allocation.
 class DeviceBuffer {
  public:

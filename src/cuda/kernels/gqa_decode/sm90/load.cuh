@@ -45,12 +45,12 @@ class PageWindow {
   int ids_, next_ids_;
 };
 
-// The first tiles of a CTA come with the L2's own policy, later ones are marked evict-first: where
-// the cache is full of what gives way first, lines of that kind come later (16384 tokens 22.6 us,
-// with four tiles of 32 KB unmarked 19.8; with none marked, so that they displace each
-// other, 23.0).
+// So many first tiles of a CTA come with the L2's own policy, later ones are marked evict-first:
+// where the cache is full of what gives way first, as after the benchmark's flush, marked lines
+// come later (16384 tokens 19.3 us, with all marked 22.6; with none marked, so that they displace
+// each other, 23.0; after other traffic it is the same).
 template <class C>
-inline constexpr int kPlainTiles = (128 * 1024) / C::kStageBytes;
+inline constexpr int kPlainTiles = 128 * 1024 / C::kStageBytes;
 
 __device__ __forceinline__ void load_box(uint32_t s_to, const CUtensorMap* map, int row, int head,
                                          int page_id, uint32_t s_full, bool evict_first) {

@@ -8,6 +8,12 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
+// K is marked evict-first, except a CTA's first tile if at most this many are to come: where the
+// cache is full of what gives way first, as after the benchmark's flush, marked lines come 0.5 us
+// later (batch 16, 512 tokens 11.7 us instead of 10.7; after other traffic it is the same). With
+// nothing marked, batch 16, 4096 tokens take 29.6 us instead of 26.9.
+inline constexpr int kFewTiles = 32;
+
 // A segment whose sequence is kNoMoreSegments ends the consumers.
 inline constexpr int32_t kNoMoreSegments = -1;
 
@@ -90,17 +96,15 @@ struct KeyMaps {
   const CUtensorMap *tile, *part;
 };
 
-// A CTA's first tile comes with the L2's own policy: where the cache is full of what gives way
-// first, a line of that kind comes 0.5 us later (batch 16, 512 tokens: 10.7 us instead of 11.7).
-// Later ones are marked evict-first (with none marked, batch 16, 4096 tokens: 29.6 instead
-// of 26.9), except with many rows (64 heads 303 instead of 297).
+// Evict-first, or with the L2's own policy: see kFewTiles. With many rows nothing is marked (64
+// heads 297 us instead of 303).
 template <class C>
 __device__ __forceinline__ void load_box(uint32_t s_to, const CUtensorMap* map, int row, int chunk,
-                                         int page_id, uint32_t s_full, bool is_first) {
-  if (C::kSplitRoles || is_first) {
-    ptx::tma_load_4d(s_to, map, 0, row, chunk, page_id, s_full);
-  } else {
+                                         int page_id, uint32_t s_full, bool is_marked) {
+  if (!C::kSplitRoles && is_marked) {
     ptx::tma_load_4d(s_to, map, 0, row, chunk, page_id, s_full, ptx::kEvictFirst);
+  } else {
+    ptx::tma_load_4d(s_to, map, 0, row, chunk, page_id, s_full);
   }
 }
 
@@ -111,7 +115,7 @@ template <class C>
 __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& params,
                                           uint32_t s_base, int stage, uint32_t parity, int tile,
                                           int kv_len, const PageWindow& pages, int window_tile,
-                                          bool is_first) {
+                                          bool is_first, bool is_marked) {
   const int lane = threadIdx.x & 31;
   const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage * kStageBytes;
   const uint32_t s_full = LD_SHARED(C, s_base, k_full) + 8 * stage;
@@ -126,12 +130,12 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
             lane == 0 ? s_full : LD_SHARED(C, s_base, first_full) + 8 * (lane - 1);
         ptx::mbarrier_arrive_expect_tx(s_part, kBoxBytes);
         load_box<C>(s_stage + lane * kBoxBytes, maps.part, row, lane * (kKeyChunks / kFirstBoxes),
-                    page_id, s_part, is_first);
+                    page_id, s_part, is_marked);
       }
     } else if (lane == 0) {
       ptx::mbarrier_wait(s_empty, parity);
       ptx::mbarrier_arrive_expect_tx(s_full, kStageBytes);
-      load_box<C>(s_stage, maps.tile, row, 0, page_id, s_full, is_first);
+      load_box<C>(s_stage, maps.tile, row, 0, page_id, s_full, is_marked);
     }
     return;
   }
@@ -153,7 +157,7 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
         __shfl_sync(kFullWarp, pages.page_id, (window_tile << pages.visits_shift) + visit);
     if (lane < kKeyChunks) {
       load_box<C>(s_stage + lane * kChunkBytes + visit * page_size * 128, maps.tile, 0, lane,
-                  page_id, s_full, is_first);
+                  page_id, s_full, is_marked);
     }
   }
 }
@@ -221,7 +225,7 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
         next_lookup = i + num_held;
       }
       load_tile<C>(maps, params, s_base, stage, stage_parity, tile, segment.kv_len, pages,
-                   i - window_begin, is_first);
+                   i - window_begin, is_first, !is_first || segment.num_tiles > kFewTiles);
       is_first = false;
       if (++stage == kStages) stage = 0, stage_parity ^= 1;
       // After the first load, which nothing should delay.
