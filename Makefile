@@ -5,7 +5,7 @@ DEFAULT_DOCUMENT := /usr/share/doc/jargon-text/jargon.txt.gz
 MODEL ?= $(DEFAULT_MODEL)
 DOCUMENT ?= $(DEFAULT_DOCUMENT)
 JOBS ?= $(shell nproc)
-LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+LAUNCHER = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 .PHONY: help build run test test-unit test-asan test-clang fuzz lint format clean
 help:

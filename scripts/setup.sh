@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build_packages=(g++ cmake ninja-build make git libhwy-dev libfmt-dev libcli11-dev
+build_packages=(g++ cmake ninja-build make git ccache libhwy-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libpcre2-dev libdnnl-dev libgtest-dev)
 test_packages=(clang-14 clang-format-14 libomp-14-dev libclang-rt-14-dev pkg-config python3)
 run_packages=(python3)
