@@ -17,6 +17,14 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// 16 bytes, of which the first num_bytes come from memory and the rest are zero; policy: of the L2.
+__device__ __forceinline__ void copy_async_16(uint32_t s_to, const void* g_from, uint32_t num_bytes,
+                                              uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(s_to),
+               "l"(g_from), "r"(num_bytes), "l"(policy)
+               : "memory");
+}
+
 // num_bytes, a multiple of 16, completing on s_barrier by bytes. sm_90 on.
 __device__ __forceinline__ void bulk_load(uint32_t s_to, const void* g_from, uint32_t num_bytes,
                                           uint32_t s_barrier) {

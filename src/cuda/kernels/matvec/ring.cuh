@@ -11,6 +11,7 @@
 #include "cuda/kernels/matvec/params.h"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/memory.cuh"
+#include "cuda/ptx/tma.cuh"
 
 namespace longdecode::cuda::matvec {
 
@@ -47,7 +48,7 @@ class Ring {
       for (int i = 0; i < kTileRows / 2; ++i) {
         const bool valid = has_column && row + 2 * i < p.num_rows;
         ptx::copy_async_16(s_to + 512 * i, valid ? g_from + i * two_rows : p.g_weight,
-                           valid ? 16 : 0);
+                           valid ? 16 : 0, ptx::kEvictFirst);
       }
       head_ = head_ + 1 == kStages ? 0 : head_ + 1;
       chunk_ += kWarps;
