@@ -20,6 +20,12 @@ FFD_SPILLS = {"dim256": 1024}
 # an SM.
 MERGE_REGISTERS = 128
 
+# The operations of cuda/model, by folder: registers per thread (65536 / threads / CTAs an SM), and
+# bytes of spill stores that are allowed: at head_dim 256 two-plane prefill keeps 128 outputs, 32
+# scores and what dequantising needs.
+MODEL_REGISTERS = {"gqa_prefill": 255, "matvec": 128, "rotary": 128, "rows": 255, "sampling": 128}
+MODEL_SPILLS = {"dim256": 256}
+
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
@@ -50,6 +56,21 @@ def check_ffd(instance, kernels):
     return problems
 
 
+def check_model(folder, report):
+    name = report.name.removesuffix(".cu.o.ptxas")
+    kernels = read_report(report)
+    problems = [] if kernels else [f"{folder} {name}: no kernel in the report"]
+    for _, spills, registers in kernels:
+        print(f"{folder} {name}: registers {registers:3} spill stores {spills} bytes")
+        if registers > MODEL_REGISTERS[folder]:
+            problems.append(f"{folder} {name}: {registers} registers, at most "
+                            f"{MODEL_REGISTERS[folder]}")
+        if spills > MODEL_SPILLS.get(name, 0):
+            problems.append(f"{folder} {name}: {spills} bytes spilled; at most "
+                            f"{MODEL_SPILLS.get(name, 0)}")
+    return problems
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     reports = sorted(build.glob("**/instances/*.cu.o.ptxas"))
@@ -72,6 +93,11 @@ def main():
                 problems.append(f"{instance} {kind}: {registers} registers, at most {limit}")
             if spills > 0:
                 problems.append(f"{instance} {kind}: {spills} bytes spilled; none are allowed")
+    for folder in MODEL_REGISTERS:
+        found = sorted(build.glob(f"**/kernels/{folder}/*.cu.o.ptxas"))
+        problems += [] if found else [f"no ptxas reports of {folder} under {build}"]
+        for report in found:
+            problems += check_model(folder, report)
     for problem in problems:
         print(f"FAILED {problem}")
     return 1 if problems else 0
