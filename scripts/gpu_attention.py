@@ -266,8 +266,8 @@ def plot_kept(pyplot, rows):
     for name, values in length_series(rows).items():
         for row in values:
             if row["kv_len"] == 262144 and row["method"] != "ffd":
-                time.axhline(row["time_us"], color="gray", linewidth=0.8)
-                time.annotate(name, (0.1, row["time_us"]), fontsize=8)
+                style = {"dense": "-", "cuDNN": "--", "flash": ":"}[name]
+                time.axhline(row["time_us"], color="gray", linewidth=1, linestyle=style, label=name)
     time.set(xlabel="planted, % of groups", ylabel="microseconds", title="time, kv_len 262144")
     size.set(xlabel="planted, % of groups", ylabel="MB", title="necessary bytes")
     share.set(xlabel="planted, % of groups", ylabel="percent", title="read floor / time",

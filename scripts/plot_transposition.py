@@ -83,8 +83,8 @@ def h20_table():
 
 
 def measured():
-    return [r for r in read("mla-merge-in-kernel.json")
-            if r["kv_len"] == KV_LEN and r["batch"] == BATCH]
+    shape = {"kv_len": KV_LEN, "batch": BATCH, "query_len": 1, "page_size": 64, "dtype": "bf16"}
+    return [r for r in read("mla.json") if all(r[key] == value for key, value in shape.items())]
 
 
 def plot_issued(plt):
