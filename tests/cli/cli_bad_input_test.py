@@ -185,6 +185,14 @@ class BadInput(unittest.TestCase):
         self.refused([*bench, "--shapes", self.folder / "none.json"], "none.json",
                      "No such file or directory")
         self.refused([*bench, "-t", "4096"], "--threads is 4096; allowed: 1 to 1024")
+        dump = [*bench, "--workload", "dump"]
+        self.refused(dump, "--dump is empty")
+        self.refused([*dump, "--dump", self.folder / "none"], "none", "No such file or directory")
+        self.refused([*dump, "--dump", self.folder], "is a directory")
+        text = self.write("text.safetensors", b"{}")
+        self.refused([*dump, "--dump", text], "text.safetensors", "no header")
+        self.refused([*dump, "--dump", text, "--json", text], "--json", "which this command uses too")
+        self.refused([*bench, "--workload", "chat"], "allowed: planted, clustered, dump")
 
     def test_prompts(self):
         generate = ["generate", "-m", "x.gguf"]

@@ -106,12 +106,13 @@ Status check_rows(const std::vector<bench::BenchRow>& rows) {
 }
 
 Status run_bench_attention(const BenchAttentionOptions& options) {
-  LD_ASSIGN_OR_RETURN(JsonOutput output,
-                      JsonOutput::open(options.json_path, {options.shapes_path}));
   std::vector<ShapeRequest> requests = {options.shape};
   if (!options.shapes_path.empty()) {
     LD_ASSIGN_OR_RETURN(requests, read_shapes_file(options.shapes_path, options.shape));
   }
+  std::vector<std::string> inputs = {options.shapes_path};
+  for (const ShapeRequest& request : requests) inputs.push_back(request.dump);
+  LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path, inputs));
   std::vector<bench::ShapeSpec> shapes;
   for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
