@@ -93,33 +93,39 @@ struct SourceBf16 {
   }
 };
 
-// sums[i] = the sum of the lanes of acc[i], four at a time: a transposing reduction.
-HWY_INLINE void store_sums(const VecF32 (&acc)[kTokenBlock], float* HWY_RESTRICT sums) {
+// out[i] = the lanes of v[i] combined by op, four vectors at a time: a transposing reduction.
+template <class Op>
+HWY_INLINE void reduce_lanes(const VecF32 (&v)[4], const Op& op, float* HWY_RESTRICT out) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int i = 0; i < kTokenBlock; ++i) sums[i] = hn::GetLane(acc[i]);
+  for (int i = 0; i < 4; ++i) out[i] = hn::GetLane(v[i]);
+  (void)op;
 #else
   const F32 d;
   const hn::RepartitionToWide<F32> d64;
-  const VecF32 s01 =
-      hn::Add(hn::InterleaveLower(d, acc[0], acc[1]), hn::InterleaveUpper(d, acc[0], acc[1]));
-  const VecF32 s23 =
-      hn::Add(hn::InterleaveLower(d, acc[2], acc[3]), hn::InterleaveUpper(d, acc[2], acc[3]));
+  const VecF32 s01 = op(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
+  const VecF32 s23 = op(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
   const auto w01 = hn::BitCast(d64, s01);
   const auto w23 = hn::BitCast(d64, s23);
-  const VecF32 s = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, w01, w23)),
-                           hn::BitCast(d, hn::InterleaveUpper(d64, w01, w23)));
+  const VecF32 s = op(hn::BitCast(d, hn::InterleaveLower(d64, w01, w23)),
+                      hn::BitCast(d, hn::InterleaveUpper(d64, w01, w23)));
 #if HWY_TARGET <= HWY_AVX3
   const hn::Half<F32> d8;
-  const auto s8 = hn::Add(hn::LowerHalf(d8, s), hn::UpperHalf(d8, s));
+  const auto s8 = op(hn::LowerHalf(d8, s), hn::UpperHalf(d8, s));
   const hn::Half<decltype(d8)> d4;
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, s8), hn::UpperHalf(d4, s8)), d4, sums);
+  hn::StoreU(op(hn::LowerHalf(d4, s8), hn::UpperHalf(d4, s8)), d4, out);
 #elif HWY_TARGET <= HWY_AVX2
   const hn::Half<F32> d4;
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, s), hn::UpperHalf(d4, s)), d4, sums);
+  hn::StoreU(op(hn::LowerHalf(d4, s), hn::UpperHalf(d4, s)), d4, out);
 #else
-  hn::StoreU(s, d, sums);
+  hn::StoreU(s, d, out);
 #endif
 #endif
+}
+
+// sums[i] = the sum of the lanes of v[i].
+HWY_INLINE void store_sums(const VecF32 (&v)[4], float* HWY_RESTRICT sums) {
+  reduce_lanes(
+      v, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sums);
 }
 
 // out[i * out_stride + j] = rows[j][i] for 4 rows and kLanes (at least 4) columns.
