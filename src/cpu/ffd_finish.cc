@@ -29,6 +29,7 @@ bool FfdHead::counts() const {
 // Bytes: codes of every tile scanned or attended and the constants of their pages, residuals and
 // values of attended tiles, ring rows.
 void FfdHead::count(int32_t split) const {
+  if (!counts()) return;
   FfdCounters counters;
   const Span tiles = split_tiles(split);
   const int64_t tiles_per_page = format_.page_size / kTileTokens;

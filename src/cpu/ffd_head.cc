@@ -12,15 +12,9 @@ namespace longdecode::cpu {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-constexpr int32_t kMaxRows = kMaxQueryLen * 16;  // 16 heads per kv head
-constexpr int32_t kMaxTilesPerPage = kMaxPlanePageSize / kTileTokens;
-// Always attended tiles are asked for this many tiles ahead: the first ones have nothing to hide
-// behind.
-constexpr int64_t kTilesAhead = 4;
-constexpr int64_t kPagesAhead = 2;  // of the scan; one page: 5 to 10% slower
-// Tiles that the scan of a split asks for when it finds them; they wait in L2 until it ends (6 KB
-// each at head_dim 128).
-constexpr int32_t kMaxTilesAsked = 64;
+// Tiles of sink tokens, and of recent ones, that are asked for in advance: about 200 KB at head_dim
+// 128. Batches ask for the others.
+constexpr int64_t kMaxTilesAsked = 32;
 
 Span intersect(const Span& a, const Span& b) {
   const int64_t begin = std::max(a.begin, b.begin);
@@ -41,25 +35,6 @@ void set_bits(uint32_t* words, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-
-// The chunk of a page to come on its way into L2 while a page is scanned, in equal parts: a core
-// keeps 16 lines in flight.
-class ChunkPrefetch {
- public:
-  static constexpr int32_t kParts = 4;
-  ChunkPrefetch(const uint8_t* chunk, int64_t num_bytes)
-      : next_(chunk), end_(chunk + num_bytes), part_bytes_(round_up(num_bytes / kParts, 64)) {}
-  // Always inline: see ffd_tile_batch.cc.
-  __attribute__((always_inline)) void ask_part() {
-    const uint8_t* stop = std::min(next_ + part_bytes_, end_);
-    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
-  }
-
- private:
-  const uint8_t* next_;
-  const uint8_t* end_;
-  int64_t part_bytes_;
-};
 
 FfdHead::FfdHead(const FfdRun& run, int32_t batch_idx, int32_t kv_head)
     : run_(run),
@@ -110,7 +85,7 @@ RowState FfdHead::state(int32_t split) const {
   return row_state_at(run_.layout.state(head_idx_, split), num_rows_);
 }
 
-void FfdHead::pack_queries() const {
+void FfdHead::begin() const {
   const int64_t stride = packed_dim(format_.key_dim);
   const int32_t group = run_.layout.group();
   const TensorView& q = run_.args.q;
@@ -121,30 +96,47 @@ void FfdHead::pack_queries() const {
     pack_query(from, q.dtype, format_.dtype, format_.key_dim,
                run_.layout.q_recent(head_idx_) + r * stride);
   }
+  if (num_rows_ == 0) return;
+  for (const Span& tiles : {spans_.sink_tiles, spans_.recent_tiles}) {
+    const int64_t end = std::min(tiles.end, tiles.begin + kMaxTilesAsked);
+    for (int64_t tile = tiles.begin; tile < end; ++tile) source_.prefetch_tile(spans_, tile);
+  }
 }
 
 void FfdHead::attend_always(int32_t split) const {
   const RowState split_state = state(split);
-  clear(split_state, num_rows_, format_.value_dim);
+  // attend() clears the sums of values when there is something to add: often never.
+  clear(split_state, num_rows_, 0);
   const Span tiles = split_tiles(split);
+  for (const SpanPart part : {SpanPart::kSink, SpanPart::kRecent}) {
+    const Span range =
+        intersect(tiles, part == SpanPart::kSink ? spans_.sink_tiles : spans_.recent_tiles);
+    if (range.begin == range.end) continue;
+    attend(split, part, [&](const auto& add) {
+      for (int64_t tile = range.begin; tile < range.end; ++tile) add(tile);
+    });
+  }
+  std::copy_n(split_state.m, num_rows_, run_.layout.always_max(head_idx_, split));
+}
+
+// for_tiles(add) calls add(tile) for every tile.
+template <class ForTiles>
+void FfdHead::attend(int32_t split, SpanPart part, const ForTiles& for_tiles) const {
   const QueryRows quantized = query_rows(true);
   const QueryRows recent = query_rows(false);
-  const auto attend = [&](const Span& part_tiles, SpanPart part) {
-    const Span range = intersect(tiles, part_tiles);
-    if (range.begin == range.end) return;
-    TileBatch batch(source_, spans_, quantized, recent, split_state, part);
-    int64_t ahead = range.begin;
-    for (int64_t tile = range.begin; tile < range.end; ++tile) {
-      for (; ahead < std::min(tile + kTilesAhead, range.end); ++ahead) {
-        source_.prefetch_tile(spans_, ahead);
-      }
-      batch.add(tile);
-    }
-    batch.flush();
-  };
-  attend(spans_.sink_tiles, SpanPart::kSink);
-  attend(spans_.recent_tiles, SpanPart::kRecent);
-  std::copy_n(split_state.m, num_rows_, run_.layout.always_max(head_idx_, split));
+  const RowState split_state = state(split);
+  PlaneScores scores(format_, quantized.q, num_rows_);
+  TileBatch batch(source_, spans_, quantized, recent, split_state, part,
+                  run_.use_plane_scores ? &scores : nullptr);
+  // A state that has nothing yet: its sums have never been cleared.
+  bool must_clear =
+      std::count(split_state.l, split_state.l + num_rows_, 0.0f) == int64_t{num_rows_};
+  for_tiles([&](int64_t tile) {
+    if (must_clear) clear(split_state, num_rows_, format_.value_dim);
+    must_clear = false;
+    batch.add(tile);
+  });
+  batch.flush();
 }
 
 void FfdHead::pseudo_max(float* rows) const {
@@ -156,112 +148,81 @@ void FfdHead::pseudo_max(float* rows) const {
   }
 }
 
-void FfdHead::attend_candidates(int32_t split) const {
+Span FfdHead::scanned_tiles(const Span& tiles) const {
+  return scans() ? intersect(tiles, spans_.scan_tiles) : Span{};
+}
+
+void FfdHead::begin_candidates(int32_t split) const {
   const Span tiles = split_tiles(split);
-  const Span between = intersect(tiles, spans_.scan_tiles);
   uint32_t* kept = run_.layout.kept_words(head_idx_, split);
   std::fill_n(kept, run_.layout.words_per_split(), 0u);
-  for (const Span& always : {spans_.sink_tiles, spans_.recent_tiles}) {
-    const Span range = intersect(tiles, always);
+  const auto keep = [&](const Span& part) {
+    const Span range = intersect(tiles, part);
     set_bits(kept, range.begin - tiles.begin, range.end - tiles.begin);
-  }
-  int32_t num_asked = 0;
-  if (!scans()) {
-    set_bits(kept, between.begin - tiles.begin, between.end - tiles.begin);
-  } else if (between.begin < between.end) {
-    num_asked = scan(between, tiles.begin, kept);
-  }
+  };
+  keep(spans_.sink_tiles);
+  keep(spans_.recent_tiles);
+  if (!scans()) keep(spans_.scan_tiles);
+}
 
-  const QueryRows quantized = query_rows(true);
-  const QueryRows recent = query_rows(false);
-  const RowState split_state = state(split);
-  TileBatch batch(source_, spans_, quantized, recent, split_state, SpanPart::kBetween);
-  int64_t pending = -1;  // one tile behind, so that the next one is on its way
-  for (int64_t word = 0; word < run_.layout.words_per_split(); ++word) {
-    for (uint32_t bits = kept[word]; bits != 0; bits &= bits - 1) {
-      const int64_t tile = tiles.begin + word * 32 + std::countr_zero(bits);
-      if (spans_.scan_tiles.contains(tile) && --num_asked < 0) {
-        source_.prefetch_tile(spans_, tile);
+void FfdHead::attend_kept(int32_t split, const Span& tiles) const {
+  const int64_t first_tile = split_tiles(split).begin;
+  const uint32_t* kept = run_.layout.kept_words(head_idx_, split);
+  attend(split, SpanPart::kBetween, [&](const auto& add) {
+    for (int64_t word = tiles.begin / 32; word < ceil_div(tiles.end, 32); ++word) {
+      for (uint32_t bits = kept[word - first_tile / 32]; bits != 0; bits &= bits - 1) {
+        add(word * 32 + std::countr_zero(bits));
       }
-      if (pending >= 0) batch.add(pending);
-      pending = tile;
     }
-  }
-  if (pending >= 0) batch.add(pending);
-  batch.flush();
-  if (counts()) count(split);
+  });
 }
 
-int32_t FfdHead::scan(const Span& tiles, int64_t first_tile, uint32_t* kept) const {
-  float thresholds[kMaxRows];
-  pseudo_max(thresholds);
+void FfdHead::scan_thresholds(float* rows) const {
+  pseudo_max(rows);
   for (int32_t r = 0; r < num_rows_; ++r) {
-    thresholds[r] = uncapped_threshold(thresholds[r], run_.desc.ffd, run_.desc.soft_cap);
+    rows[r] = uncapped_threshold(rows[r], run_.desc.ffd, run_.desc.soft_cap);
   }
-  const int64_t tiles_per_page = format_.page_size / kTileTokens;
-  int32_t num_asked = 0;
-  for (int64_t tile = tiles.begin; tile < tiles.end;) {
-    const int64_t page = tile / tiles_per_page;
-    const Span part = intersect(tiles, {tile, (page + 1) * tiles_per_page});
-    const bool has_ahead = part.end + (kPagesAhead - 1) * tiles_per_page < tiles.end;
-    ChunkPrefetch ahead(has_ahead ? source_.chunk(page + kPagesAhead) : nullptr,
-                        has_ahead ? format_.chunk_bytes() : 0);
-    uint64_t hits = scan_page(
-        page, {tile - page * tiles_per_page, part.end - page * tiles_per_page}, thresholds, ahead);
-    for (; hits != 0; hits &= hits - 1) {
-      const int64_t hit = page * tiles_per_page + std::countr_zero(hits);
-      set_bits(kept, hit - first_tile, hit - first_tile + 1);
-      if (num_asked == kMaxTilesAsked) continue;
-      source_.prefetch_tile(spans_, hit);
-      ++num_asked;
-    }
-    tile = part.end;
-  }
-  return num_asked;
 }
 
-// tiles: of the page. The bits of the tiles that hold a candidate of some row.
-uint64_t FfdHead::scan_page(int64_t page, const Span& tiles, const float* thresholds,
-                            ChunkPrefetch& ahead) const {
-  uint64_t hits = 0;
-  const uint8_t* chunk = source_.chunk(page);
-  ahead.ask_part();
+void FfdHead::fold_page(int64_t page, int32_t first_row, const float* thresholds,
+                        FoldedRows& folded) const {
   PageGrid grid;
-  load_page_grid(format_, chunk, grid);
-  FoldedRows folded;
+  load_page_grid(format_, source_.chunk(page), grid);
   ScanRows rows;
+  rows.num_rows = std::min(kMaxScanRows, num_rows_ - first_row);
   rows.padded_dim = format_.padded_dim();
+  rows.q = run_.layout.q_plane(head_idx_) + int64_t{first_row} * rows.padded_dim;
+  rows.thresholds = thresholds + first_row;
   rows.softmax_scale = run_.desc.softmax_scale;
   rows.margin_sigmas = run_.desc.ffd.margin_sigmas;
   rows.certified = run_.desc.ffd.certified;
-  const int64_t last_begin = spans_.queries[spans_.query_len - 1].begin;  // the largest
-  for (int32_t first = 0; first < num_rows_; first += kMaxScanRows) {
-    rows.num_rows = std::min(kMaxScanRows, num_rows_ - first);
-    rows.q = run_.layout.q_plane(head_idx_) + int64_t{first} * rows.padded_dim;
-    rows.thresholds = thresholds + first;
-    fold_rows(grid, rows, folded);
-    ahead.ask_part();
-    uint16_t masks[kMaxTilesPerPage * kMaxScanRows];
-    run_.scan_tiles(chunk, format_.num_blocks(), static_cast<int32_t>(tiles.begin),
-                    static_cast<int32_t>(tiles.end), folded, rows.num_rows, masks);
-    ahead.ask_part();
-    const uint16_t* mask = masks;
-    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile, mask += rows.num_rows) {
-      const int64_t token = page * format_.page_size + tile * kTileTokens;
-      uint32_t any = 0;
-      if (token >= last_begin) {
-        for (int32_t r = 0; r < rows.num_rows; ++r) any |= mask[r];
-      } else {
-        for (int32_t r = 0; r < rows.num_rows; ++r) {
-          const int32_t query_idx = (first + r) / run_.layout.group();
-          any |= mask[r] & hits_from(spans_.queries[query_idx].begin - token);
-        }
-      }
-      hits |= uint64_t{any != 0} << tile;
+  fold_rows(grid, rows, folded);
+}
+
+void FfdHead::keep_hits(int32_t split, const Span& tiles, int32_t first_row, int32_t num_rows,
+                        const uint16_t* masks, TileQueue& found) const {
+  uint32_t* kept = run_.layout.kept_words(head_idx_, split);
+  const int64_t first_tile = split_tiles(split).begin;
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile, masks += num_rows) {
+    if (!has_candidate(masks, first_row, num_rows, tile * kTileTokens)) continue;
+    set_bits(kept, tile - first_tile, tile - first_tile + 1);
+    found.push(source_, tile);
+  }
+}
+
+// masks: of a tile that starts at `token`, hits of the rows from first_row on.
+bool FfdHead::has_candidate(const uint16_t* masks, int32_t first_row, int32_t num_rows,
+                            int64_t token) const {
+  uint32_t any = 0;
+  if (token >= spans_.queries[spans_.query_len - 1].begin) {  // the largest
+    for (int32_t r = 0; r < num_rows; ++r) any |= masks[r];
+  } else {
+    for (int32_t r = 0; r < num_rows; ++r) {
+      const int32_t query_idx = (first_row + r) / run_.layout.group();
+      any |= masks[r] & hits_from(spans_.queries[query_idx].begin - token);
     }
   }
-  ahead.ask_part();
-  return hits;
+  return any != 0;
 }
 
 }  // namespace longdecode::cpu

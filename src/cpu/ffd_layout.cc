@@ -7,8 +7,9 @@
 namespace longdecode::cpu {
 namespace {
 
-// Enough parts to keep many threads evenly busy; more would only add states to merge.
-constexpr int64_t kTargetParts = 256;
+// Enough parts to keep many threads evenly busy; more would only add states to merge (2 KB each at
+// group 4 and head_dim 128, and memory that was not in the caches).
+constexpr int64_t kTargetParts = 128;
 constexpr int64_t kMinTokensPerSplit = 2048;
 // Whole words of kept tiles, and a multiple of every page size.
 constexpr int64_t kSplitGranule = int64_t{kTileTokens} * 32;

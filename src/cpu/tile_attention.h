@@ -20,6 +20,7 @@
 namespace longdecode::cpu {
 
 class AmxTiles;
+class TilePrefetch;
 
 inline constexpr int32_t kTileCapacity = 64;   // tokens per attend_tile call
 inline constexpr int32_t kMaxPackedDim = 576;  // of keys and of values
@@ -44,6 +45,8 @@ struct Tile {
   // Or instead of k_rows: the keys as transpose_rows makes them. Scores then need no sums across
   // lanes, which pays for the transposition from about 20 query rows on.
   const float* k_columns = nullptr;
+  // Or instead of keys: unscaled scores, [row * kTileCapacity + token].
+  const float* scores = nullptr;
 };
 
 // Running softmax of num_rows rows; nothing seen yet: m = -infinity, l = 0, o = 0.
@@ -85,6 +88,9 @@ void transpose_rows(const float* rows, int64_t stride, int32_t num_rows, int32_t
 // Attends the tile. next (or nullptr) is the tile that will follow: its rows are prefetched.
 // Rows outside `visible` are not read for a query token, so NaN there cannot reach it.
 void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state, const Tile* next);
+// The same with a prefetch that may have begun; all of it has been asked for in the end.
+void attend_tile(const Tile& tile, const QueryRows& rows, const RowState& state,
+                 TilePrefetch& prefetch);
 
 // Scores alone, scaled and capped: scores[row * kTileCapacity + token], -infinity where a row does
 // not see the token; entries past num_tokens are undefined. v_rows is unused. 64-byte aligned.

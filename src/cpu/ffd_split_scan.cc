@@ -1,0 +1,147 @@
+#include "cpu/ffd_split_scan.h"
+
+#include <algorithm>
+
+#include "base/integer_math.h"
+
+namespace longdecode::cpu {
+namespace {
+
+constexpr int32_t kMaxRows = kMaxQueryLen * 16;  // 16 heads per kv head
+constexpr int32_t kMaxTilesPerPage = kMaxPlanePageSize / kTileTokens;
+// Chunks from the one being scanned to the one that memory is asked for; the rows are folded for a
+// chunk one scan early.
+constexpr int64_t kChunksAhead = 4;
+// Lines of found tiles asked for with each part of a chunk (18 lines at head_dim 128).
+constexpr int64_t kTileLines = 8;
+
+// A chunk on its way into L2 while another is scanned, in equal parts: a core keeps 16 lines in
+// flight.
+class ChunkPrefetch {
+ public:
+  static constexpr int32_t kParts = 4;
+  ChunkPrefetch(const uint8_t* chunk, int64_t num_bytes)
+      : next_(chunk),
+        end_(chunk == nullptr ? chunk : chunk + num_bytes),
+        part_bytes_(round_up(num_bytes / kParts, 64)) {}
+  // Always inline: see ffd_tile_batch.cc.
+  __attribute__((always_inline)) void ask_part() {
+    const uint8_t* stop = std::min(next_ + part_bytes_, end_);
+    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
+  }
+
+ private:
+  const uint8_t* next_;
+  const uint8_t* end_;
+  int64_t part_bytes_;
+};
+
+// The chunks of a task in the order of its scan.
+class ChunkWalk {
+ public:
+  ChunkWalk(const FfdHead& head, const FfdTask& task, int64_t tiles_per_page)
+      : source_(head.source()), task_(task) {
+    const Span tiles = head.scanned_tiles(task.tiles);
+    if (tiles.begin == tiles.end) return;
+    first_page_ = tiles.begin / tiles_per_page;
+    num_chunks_ = (ceil_div(tiles.end, tiles_per_page) - first_page_) * task.num_heads;
+  }
+  int64_t num_chunks() const { return num_chunks_; }
+  int64_t page(int64_t i) const { return first_page_ + i / task_.num_heads; }
+  int32_t head(int64_t i) const { return static_cast<int32_t>(i % task_.num_heads); }
+  const uint8_t* chunk(int64_t i) const {  // nullptr past the end
+    if (i >= num_chunks_) return nullptr;
+    HeadSource source = source_;
+    source.kv_head = task_.first_head + head(i);
+    return source.chunk(page(i));
+  }
+
+ private:
+  HeadSource source_;
+  FfdTask task_;
+  int64_t first_page_ = 0;
+  int64_t num_chunks_ = 0;
+};
+
+class SplitScan {
+ public:
+  SplitScan(const FfdRun& run, const FfdTask& task, const FfdHeads& heads, const FfdTask* next)
+      : run_(run),
+        task_(task),
+        heads_(heads),
+        tiles_per_page_(run.desc.format.page_size / kTileTokens),
+        walk_(*heads[0], task, tiles_per_page_),
+        next_walk_(walk_) {
+    if (next == nullptr) return;
+    has_next_ = true;
+    next_walk_ = ChunkWalk(FfdHead(run, next->batch_idx, next->first_head), *next, tiles_per_page_);
+  }
+
+  int64_t num_chunks() const { return walk_.num_chunks(); }
+  void scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows], TileQueue& found);
+
+ private:
+  const uint8_t* chunk_ahead(int64_t i) const {
+    if (i < walk_.num_chunks()) return walk_.chunk(i);
+    return has_next_ ? next_walk_.chunk(i - walk_.num_chunks()) : nullptr;
+  }
+
+  const FfdRun& run_;
+  const FfdTask& task_;
+  const FfdHeads& heads_;
+  int64_t tiles_per_page_;
+  ChunkWalk walk_;
+  ChunkWalk next_walk_;
+  bool has_next_ = false;
+};
+
+// Scans with up to kMaxScanRows rows.
+void SplitScan::scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows],
+                          TileQueue& found) {
+  const KvFormat& format = run_.desc.format;
+  const int32_t num_rows = std::min(kMaxScanRows, heads_[0]->num_rows() - first_row);
+  const Span tiles = heads_[0]->scanned_tiles(task_.tiles);
+  FoldedRows folded[2];
+  uint16_t masks[kMaxTilesPerPage * kMaxScanRows];
+  const auto fold = [&](int64_t i) {
+    const int32_t head = walk_.head(i);
+    heads_[head]->fold_page(walk_.page(i), first_row, thresholds[head], folded[i % 2]);
+  };
+  fold(0);
+  for (int64_t i = 0; i < walk_.num_chunks(); ++i) {
+    const int64_t first_tile = walk_.page(i) * tiles_per_page_;
+    const Span part{std::max(tiles.begin, first_tile),
+                    std::min(tiles.end, first_tile + tiles_per_page_)};
+    const auto begin = static_cast<int32_t>(part.begin - first_tile);
+    const auto end = static_cast<int32_t>(part.end - first_tile);
+    ChunkPrefetch ahead(chunk_ahead(i + kChunksAhead), format.chunk_bytes());
+    ahead.ask_part();
+    found.ask(kTileLines);
+    if (i + 1 < walk_.num_chunks()) fold(i + 1);
+    ahead.ask_part();
+    found.ask(kTileLines);
+    run_.scan_tiles(walk_.chunk(i), format.num_blocks(), begin, end, folded[i % 2], num_rows,
+                    masks);
+    ahead.ask_part();
+    found.ask(kTileLines);
+    heads_[walk_.head(i)]->keep_hits(task_.split, part, first_row, num_rows, masks, found);
+  }
+}
+
+}  // namespace
+
+void scan_split(const FfdRun& run, const FfdTask& task, const FfdHeads& heads,
+                const FfdTask* next) {
+  SplitScan scan(run, task, heads, next);
+  if (scan.num_chunks() == 0) return;
+  float thresholds[FfdTask::kMaxHeads][kMaxRows];
+  TileQueue found(run.args.kv);
+  for (int32_t i = 0; i < task.num_heads; ++i) heads[i]->scan_thresholds(thresholds[i]);
+  // Rows beyond kMaxScanRows read codes that are in L2 by then.
+  for (int32_t first = 0; first < heads[0]->num_rows(); first += kMaxScanRows) {
+    scan.scan_rows(first, thresholds, found);
+  }
+  found.finish();
+}
+
+}  // namespace longdecode::cpu
