@@ -193,8 +193,9 @@ def peer_text(*shape):
 
 
 def kept_sweep(rows):
-    return [row for row in rows if row["method"] == "ffd" and row["workload"] == "planted"
-            and (row["batch"], row["kv_len"]) == (1, 262144)]
+    chosen = [row for row in rows if row["method"] == "ffd" and row["workload"] == "planted"
+              and (row["batch"], row["kv_len"]) == (1, 262144)]
+    return sorted(chosen, key=lambda row: (row["kept_planted"], row["margin_sigmas"]))
 
 
 def length_series(rows):
