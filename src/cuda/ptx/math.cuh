@@ -18,6 +18,12 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+__device__ __forceinline__ float sqrt_approx(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two fp32 rounded to a pair of fp16 or bf16; `low` in the lower half.
 template <bool kIsF16>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {

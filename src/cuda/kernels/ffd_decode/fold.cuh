@@ -170,11 +170,28 @@ class FoldedSteps {
   float f_[kKeeps ? 8 * C::kFoldBlocks : 1];
 };
 
-// What a score may lie below the threshold and still be a candidate, before softmax_scale.
+// What a score may lie below the threshold and still be a candidate, before softmax_scale:
+// margin_sigmas deviations of the 2-bit noise.
 template <class C>
-__device__ __forceinline__ float margin_of(const Params& p, const FoldedSteps<C>& folded,
-                                           float unit, float scale) {
-  float squares = 0.0f, lengths = 0.0f, zero_lengths = 0.0f, errors = 0.0f;
+__device__ __forceinline__ float sigmas_margin(const Params& p, const FoldedSteps<C>& folded) {
+  float squares[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < C::kFoldBlocks; ++i) {
+    float f[8];
+    folded.get(i, f);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) squares[j % 2] = fmaf(f[j], f[j], squares[j % 2]);
+  }
+  const float sum = row_sum<C>(squares[0] + squares[1]);
+  return p.margin_sigmas * ptx::sqrt_approx(sum * (1.0f / 12.0f));
+}
+
+// Half a step per channel between scan and exact value, 1.5 steps of query rounding, and the fp32
+// rounding of all sums.
+template <class C>
+__device__ __forceinline__ float certified_margin(const FoldedSteps<C>& folded, float unit,
+                                                  float scale) {
+  float lengths = 0.0f, zero_lengths = 0.0f, errors = 0.0f;
 #pragma unroll
   for (int i = 0; i < C::kFoldBlocks; ++i) {
     float block[8];
@@ -184,15 +201,11 @@ __device__ __forceinline__ float margin_of(const Params& p, const FoldedSteps<C>
     for (int j = 0; j < 8; ++j) {
       const float f = block[j];
       const float2 zero = unpack_f16(word(zeros, j / 2));
-      squares = fmaf(f, f, squares);
       lengths += fabsf(f);
       zero_lengths += fabsf(f * (j % 2 == 0 ? zero.x : zero.y));
       errors += fabsf(f - unit * rintf(f * scale));
     }
   }
-  if (!p.certified) return p.margin_sigmas * sqrtf(row_sum<C>(squares) * (1.0f / 12.0f));
-  // Half a step per channel between scan and exact value, 1.5 steps of query rounding, and the
-  // fp32 rounding of all sums.
   lengths = row_sum<C>(lengths);
   zero_lengths = row_sum<C>(zero_lengths);
   return 0.5f * lengths + 1.5f * row_sum<C>(errors) + 0x1p-17f * (lengths + zero_lengths);
@@ -206,14 +219,15 @@ __device__ __forceinline__ ScanQuery<C> fold_for_scan(const Params& p, const Lan
                                                       int lane) {
   ScanQuery<C> result;
   const bool is_row = needed < INFINITY;
-  const bool has_margin = p.certified || p.margin_sigmas > 0.0f;
   const FoldedSteps<C> folded(query, s_constants, lane);
   const float largest = row_max<C>(folded.largest);
   const bool is_flat = !(largest > kMinFold);
   const float inverse = is_flat ? 1.0f : __fdividef(127.0f, largest);
   const float scale = is_flat ? 0.0f : inverse;
-  if (has_margin) {
-    needed -= margin_of<C>(p, folded, is_flat ? 0.0f : largest * (1.0f / 127.0f), scale);
+  if (p.certified) {
+    needed -= certified_margin<C>(folded, is_flat ? 0.0f : largest * (1.0f / 127.0f), scale);
+  } else if (p.margin_sigmas > 0.0f) {
+    needed -= sigmas_margin<C>(p, folded);
   }
   int n_sum = 0;
 #pragma unroll
