@@ -37,6 +37,19 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t s_barrier, uint32_t p
   return done != 0;
 }
 
+// Does not block.
+__device__ __forceinline__ bool mbarrier_test_wait(uint32_t s_barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(s_barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Blocks until the phase of the given parity has completed.
 __device__ __forceinline__ void mbarrier_wait(uint32_t s_barrier, uint32_t parity) {
   while (!mbarrier_try_wait(s_barrier, parity)) {
@@ -45,6 +58,23 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t s_barrier, uint32_t parit
 
 __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+
+// Does not wait for the others.
+__device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+
+// True in one lane of the whole warp, always the same one. The compiler knows that it is one, so
+// that addresses of barriers and bulk copies need no loop over lanes. sm_90 on.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n}\n"
+      : "=r"(elected));
+  return elected != 0;
 }
 
 // Moves registers between warpgroups (setmaxnreg), by all warps of the warpgroup.

@@ -35,12 +35,6 @@ __device__ __forceinline__ void bulk_load(uint32_t s_to, const void* g_from, uin
       : "memory");
 }
 
-// num_bytes, a multiple of 16, into L2. sm_90 on.
-__device__ __forceinline__ void bulk_prefetch(const void* g_from, uint32_t num_bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(g_from), "r"(num_bytes)
-               : "memory");
-}
-
 // The 32-byte sector of an address into L2.
 __device__ __forceinline__ void prefetch(const void* g_address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(g_address) : "memory");
@@ -54,6 +48,16 @@ __device__ __forceinline__ float2 load_relaxed(const float* g_from) {
                : "l"(g_from)
                : "memory");
   return value;
+}
+// The same under a condition, without a branch; else `value` stays.
+__device__ __forceinline__ void load_relaxed_if(bool condition, const float* g_from,
+                                                float2& value) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\n"
+      "@p ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];\n}\n"
+      : "+f"(value.x), "+f"(value.y)
+      : "l"(g_from), "r"(static_cast<int>(condition))
+      : "memory");
 }
 __device__ __forceinline__ void store_relaxed(float* g_to, float x, float y) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(g_to), "f"(x), "f"(y)

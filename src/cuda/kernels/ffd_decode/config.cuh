@@ -1,7 +1,7 @@
 // Derived constants and shared memory of an instance.
 //
-// A CTA has num_warps() warps without roles: each scans pages of its own from a ring of its own,
-// then all of them share the tiles that were hit.
+// A CTA has warps that scan, each pages of its own from a ring of its own, and warps that attend
+// the tiles that were hit.
 #ifndef LONGDECODE_CUDA_KERNELS_FFD_DECODE_CONFIG_CUH_
 #define LONGDECODE_CUDA_KERNELS_FFD_DECODE_CONFIG_CUH_
 
@@ -16,6 +16,8 @@ namespace longdecode::cuda::ffd {
 
 inline constexpr int kTileTokens = 16;
 inline constexpr int kMaxQueryRows = 128;  // 16 heads x 8 query tokens
+inline constexpr int kRounds = 16;         // that the scan may be ahead of the attend warps
+static_assert(kRounds > kMaxStages);
 
 // A value that is the same in all lanes, in a uniform register: what is computed from it and
 // branches on it costs the lanes nothing, and the compiler knows that the warp stays together.
@@ -33,8 +35,14 @@ struct Config {
   static constexpr bool kIsF16 = kTile.is_f16;
   static constexpr bool kTwoLanesFold = kRows == 4;
   static constexpr int kMaxRows = kTwoLanesFold ? 8 : kMaxQueryRows;
-  static constexpr int kWarps = num_warps(kTile);
-  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kScanWarps = num_scan_warps(kTile), kAttendWarps = num_attend_warps(kTile);
+  static constexpr int kScanThreads = 32 * kScanWarps;
+  static constexpr int kThreads = kScanThreads + 32 * kAttendWarps;
+  static_assert(kScanWarps <= 8);  // a byte of SharedStorage::hits each
+  // The warps that attend keep more: theirs and the others' are 2 * 128 together.
+  static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr int kAttendRegisters = kTwoLanesFold ? 152 : 160, kSharedRegisters = 128;
+  static constexpr int kScanRegisters = 2 * kSharedRegisters - kAttendRegisters;
   static constexpr int kBlocks = kDim / 32;  // of 32 channels
   static constexpr int kFoldBlocks = kTwoLanesFold ? kBlocks / 2 : kBlocks;
   static_assert(!kTwoLanesFold || kBlocks % 2 == 0);
@@ -70,9 +78,9 @@ struct Config {
   }
 
   static constexpr int kPartialFloats = kRows * kDim + 2 * kRows + 4;
-  // Hits wait until there are this many of them.
-  static constexpr int kAttendThreshold = 2 * kWarps;
-  static constexpr int kQueueTiles = kAttendThreshold + 32 * kWarps;
+  // Pairs of elements of a partial that a thread (that scans) merges, of so many splits at a time.
+  static constexpr int kMergePairs = (kRows * kDim / 2 + kScanThreads - 1) / kScanThreads;
+  static constexpr int kMergeSplits = 16 / kMergePairs;
 
   // 256 dims: in the written order, or the loads that are moved up take more registers than there
   // are.
@@ -82,18 +90,26 @@ struct Config {
   }
 
   struct SharedStorage {
-    uint64_t chunk_full[kWarps][kMaxStages];
-    uint32_t masks[2][kWarps];         // hits of an epoch
-    int2 queue[kQueueTiles];           // (tile, page id)
-    float warp_max[kWarps][kMaxRows];  // unscaled scores
-    float pseudo_max[kMaxRows];        // unscaled
-    float2 warp_sums[kWarps][8];       // (max in log2 units, sum) of the rows of the block
+    uint64_t chunk_full[kScanWarps][kMaxStages];
+    // Rounds, from the scan warps to the attend warps: see rounds.cuh.
+    uint64_t round_full[kRounds], round_empty[kRounds];
+    uint8_t hits[kRounds][8];
+    int page_ids[kRounds][kScanWarps];
+    uint64_t pseudo_max_full;
+    float warp_max[kMaxRows][kScanWarps + kAttendWarps];  // unscaled scores
+    int num_hits;                                         // of the split
+    float2 warp_sums[kAttendWarps][8];  // (max in log2 units, sum) of the rows of the block
+    // Of the other splits that are merged: see epilogue.cuh.
+    float weights[kRows][kMergeSplits];
+    float rescale[kRows];
+    float2 totals[kRows];  // (max in log2 units, sum)
+    int other_hits;
   };
   // Dynamic shared memory: SharedStorage, then slots, query rows (16-bit, [blocks of 8 rows][dim]),
   // rings of chunks.
   static constexpr int kStorageBytes = sizeof(SharedStorage);
   static constexpr int kSlotsOffset = kMaxStorageBytes;
-  static constexpr int kQueryOffset = kSlotsOffset + kWarps * kSlots * kSlotBytes;
+  static constexpr int kQueryOffset = kSlotsOffset + kAttendWarps * kSlots * kSlotBytes;
 };
 
 }  // namespace longdecode::cuda::ffd

@@ -28,6 +28,7 @@ constexpr std::array<Launch, kNumInstances> kLaunches =
 // Bytes of codes in flight per SM: more only adds latency, less does not fill the memory.
 constexpr int64_t kBytesInFlight = 73728;
 constexpr int64_t kAlignment = 256;
+constexpr int32_t kTileTokens = 16;
 
 // The instance with the fewest rows that serves num_rows.
 int32_t instance_for(const DecodeDesc& desc, int32_t num_rows) {
@@ -109,6 +110,9 @@ class FfdDecodeKernel final : public DecodeKernel {
     p.recent_head_stride = stride_of(kv.recent_k, 1);
     p.recent_token_stride = stride_of(kv.recent_k, 2);
     p.page_shift = std::countr_zero(static_cast<uint32_t>(desc_.format.page_size));
+    p.page_tiles = desc_.format.page_size / kTileTokens;
+    p.chunk_bytes = static_cast<int32_t>(desc_.format.chunk_bytes());
+    p.code_bytes = p.chunk_bytes - 4 * desc_.format.key_dim;
     p.ring_tokens = desc_.format.recent_ring_tokens();
     p.g_slots = args.batch.slots;
   }
@@ -121,8 +125,6 @@ class FfdDecodeKernel final : public DecodeKernel {
     p.g_dropped_mass_bound = args.stats.dropped_mass_bound;
     p.g_kept_tiles = args.stats.kept_tiles;
     p.kept_tiles_stride = args.stats.kept_tiles_stride;
-    p.wants_hits = args.stats.tokens_attended != nullptr || args.stats.bytes_read != nullptr ||
-                   args.stats.dropped_mass_bound != nullptr;
   }
 
   Params make_params(const DecodeArgs& args, const RunPlan& plan, char* workspace) const {
@@ -190,11 +192,11 @@ RunPlan plan_run(const DecodeDesc& desc, const DeviceInfo& device, int32_t query
     plan.num_slots = num_splits > 1 ? pairs * num_splits : 0;
   }
 
-  const int64_t warps = num_warps(tile);
-  const int64_t chunk_bytes = desc.format.chunk_bytes() * warps;
+  const int64_t scan_warps = num_scan_warps(tile);
+  const int64_t chunk_bytes = desc.format.chunk_bytes() * scan_warps;
   const int64_t query_bytes = int64_t{plan.num_row_blocks} * 16 * tile.head_dim;
   const int64_t fixed_bytes =
-      kMaxStorageBytes + warps * kSlots * slot_bytes(tile.head_dim) + query_bytes;
+      kMaxStorageBytes + num_attend_warps(tile) * kSlots * slot_bytes(tile.head_dim) + query_bytes;
   const int64_t wanted = std::max<int64_t>(2, (kBytesInFlight + chunk_bytes / 2) / chunk_bytes);
   const int64_t possible = std::max<int64_t>(0, device.shared_memory_bytes - fixed_bytes);
   plan.num_stages =

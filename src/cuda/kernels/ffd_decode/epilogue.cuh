@@ -1,15 +1,17 @@
-// The end of an item: the warps' states joined, then the final result of a sequence that is not
-// split, else a partial result. The CTA of an item's last split merges all of them, in the order of
-// the splits.
+// The end of an item, by the warps that scan: the states of those that attend joined, then the
+// final result of a sequence that is not split, else a partial result. The CTA of an item's last
+// split merges the others, in their order, while its own last tiles are attended.
 //
-// A partial: [rows][dim] sums of weighted values, (max in log2 units, sum) of every row, and the
-// number of hits: 32-bit words that are kEmptyWord between runs. A word is data and flag at once,
-// so no fence orders them and no counter counts them: the merging CTA reads until none is empty,
-// and leaves them empty. It only waits for CTAs of a lower index, which are launched before it.
+// A partial: [rows][dim] sums of weighted values, (max in log2 units, sum) of every row, and
+// (number of hits, 0): 32-bit words that are kEmptyWord between runs. A word is data and flag at
+// once, so no fence orders them and no counter counts them: the merging CTA reads until none is
+// empty, and leaves them empty; a word is read and emptied by one thread. It only waits for CTAs of
+// a lower index, which are launched before it.
 #ifndef LONGDECODE_CUDA_KERNELS_FFD_DECODE_EPILOGUE_CUH_
 #define LONGDECODE_CUDA_KERNELS_FFD_DECODE_EPILOGUE_CUH_
 
 #include "cuda/kernels/ffd_decode/attend.cuh"
+#include "cuda/kernels/ffd_decode/rounds.cuh"
 
 namespace longdecode::cuda::ffd {
 
@@ -26,6 +28,11 @@ struct ItemContext {
   __device__ __forceinline__ int num_real_rows(const Params& p) const {
     return spans.query_len * p.group;
   }
+};
+
+// What a CTA has done before the item.
+struct ItemCounts {
+  int num_items = 0, num_rounds = 0;
 };
 
 struct OutputRow {
@@ -59,7 +66,8 @@ __device__ __forceinline__ void store_row(const Params& p, const ItemContext<C>&
   const float lse = row_max == -INFINITY ? -INFINITY : fmaf(row_max, kLn2, logf(row_sum));
   if (p.g_lse != nullptr) p.g_lse[output.index] = lse;
   const bool is_real = row < context.num_real_rows(p);
-  const float pseudo_max = is_real && !p.is_dense ? s.pseudo_max[row] * p.softmax_scale : -INFINITY;
+  const float pseudo_max =
+      is_real && !p.is_dense ? pseudo_max_of<C>(s, row) * p.softmax_scale : -INFINITY;
   if (p.g_pseudo_max != nullptr) p.g_pseudo_max[output.index] = pseudo_max;
   if (p.g_dropped_mass_bound != nullptr) {
     const int dropped = (context.spans.num_scanned() - context.num_hits) * kTileTokens;
@@ -87,8 +95,7 @@ __device__ __forceinline__ void store_statistics(const Params& p, const ItemCont
   if (p.g_bytes_read == nullptr) return;
   const int64_t unquantized = spans.kv_len - spans.num_quantized;
   const int64_t pages = spans.num_quantized >> p.page_shift;
-  const int64_t chunk_bytes = (int64_t{C::kDim} << p.page_shift) / 4 + 4 * C::kDim;
-  p.g_bytes_read[head] = pages * chunk_bytes + (attended - unquantized) * C::kDim +
+  p.g_bytes_read[head] = pages * p.chunk_bytes + (attended - unquantized) * C::kDim +
                          (attended + unquantized) * 2 * C::kDim;
 }
 
@@ -96,13 +103,13 @@ __device__ __forceinline__ void store_statistics(const Params& p, const ItemCont
 template <class C>
 __device__ __forceinline__ void store_empty(const Params& p, const ItemContext<C>& context,
                                             const typename C::SharedStorage& s) {
-  for (int i = 2 * threadIdx.x; i < C::kRows * C::kDim; i += 2 * C::kThreads) {
+  for (int i = 2 * ptx::thread_index(); i < C::kRows * C::kDim; i += 2 * C::kThreads) {
     const int row = context.row_of(i / C::kDim), dim = i % C::kDim;
     if (row >= context.num_rows) continue;
     store_output<C::kIsF16>(OutputRow(p, context.item, row).g_o + dim, make_float2(0.0f, 0.0f));
     if (dim == 0) store_row<C>(p, context, s, row, -INFINITY, 0.0f);
   }
-  if (threadIdx.x == 0 && context.item.row_block == 0) store_statistics<C>(p, context);
+  if (ptx::thread_index() == 0 && context.item.row_block == 0) store_statistics<C>(p, context);
 }
 
 // The warp's values to its slots, [8 rows][dim] floats, and its (max, sum) to s.warp_sums.
@@ -133,36 +140,28 @@ __device__ __forceinline__ void store_state(const RowState<C>& state, uint32_t s
 struct Merged {
   float max = -INFINITY, sum = 0.0f;
   float2 value = make_float2(0.0f, 0.0f);
-
-  // Makes the maximum at least x.
-  __device__ __forceinline__ void raise(float x) {
-    x = fmaxf(x, max);
-    const float factor = weight(max, x);
-    sum *= factor;
-    value.x *= factor, value.y *= factor;
-    max = x;
-  }
-  // A part with its maximum and sum, the maximum at most ours.
-  __device__ __forceinline__ void add(float2 part, float2 part_value) {
-    const float w = weight(part.x, max);
-    sum = fmaf(w, part.y, sum);
-    value.x = fmaf(w, part_value.x, value.x);
-    value.y = fmaf(w, part_value.y, value.y);
-  }
-  static __device__ __forceinline__ float weight(float part_max, float reference) {
-    return part_max == -INFINITY ? 0.0f : ptx::exp2_approx(part_max - reference);
-  }
 };
 
+// Of a part, relative to a maximum that is at least as large as its own.
+__device__ __forceinline__ float merge_weight(float part_max, float reference) {
+  return part_max == -INFINITY ? 0.0f : ptx::exp2_approx(part_max - reference);
+}
+
+// The values of the warps that attend, [8 rows][dim] each, from `element` on, joined.
 template <class C>
 __device__ __forceinline__ Merged join_warps(const typename C::SharedStorage& s, uint32_t s_slots,
-                                             int row, int i) {
+                                             int row, int element) {
   Merged merged;
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) merged.max = fmaxf(merged.max, s.warp_sums[w][row].x);
+  for (int w = 0; w < C::kAttendWarps; ++w) merged.max = fmaxf(merged.max, s.warp_sums[w][row].x);
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) {
-    merged.add(s.warp_sums[w][row], shared_float2(s_slots + w * (kSlots * C::kSlotBytes) + 4 * i));
+  for (int w = 0; w < C::kAttendWarps; ++w) {
+    const float2 sums = s.warp_sums[w][row];
+    const float2 part = shared_float2(s_slots + w * (kSlots * C::kSlotBytes) + 4 * element);
+    const float weight = merge_weight(sums.x, merged.max);
+    merged.sum = fmaf(weight, sums.y, merged.sum);
+    merged.value.x = fmaf(weight, part.x, merged.value.x);
+    merged.value.y = fmaf(weight, part.y, merged.value.y);
   }
   return merged;
 }
@@ -175,38 +174,71 @@ __device__ __forceinline__ bool is_empty(float2 words) {
   return __float_as_uint(words.x) == kEmptyWord || __float_as_uint(words.y) == kEmptyWord;
 }
 
-// Splits whose loads a thread has in flight.
-inline constexpr int kMergeLoads = 16;
-
-// Adds splits 0 .. count - 1 to the last one, in order; i: the thread's first element of a partial.
+// Weights of kMergeSplits splits from first_split on and of what is merged so far, by groups of
+// kMergeSplits lanes, a row each; the group after the last row adds up hits. `total` is a group's
+// alone: (max, sum) of its row so far.
 template <class C>
-__device__ __forceinline__ void merge_splits(const float* g_first, int count, int row, int i,
-                                             Merged& merged) {
+__device__ __forceinline__ void weigh_splits(typename C::SharedStorage& s, float* g_first,
+                                             int first_split, int count, int thread,
+                                             float2& total) {
+  constexpr int kSplits = C::kMergeSplits;
+  const int row = thread / kSplits, k = thread % kSplits, split = first_split + k;
+  float* g_part = g_first + split * int64_t{C::kPartialFloats} + C::kRows * C::kDim + 2 * row;
+  float2 part = make_float2(row == C::kRows ? 0.0f : -INFINITY, 0.0f);
+  if (split < count && row <= C::kRows) {
+    do {
+      part = ptx::load_relaxed(g_part);
+    } while (is_empty(part));
+    ptx::store_relaxed(g_part, __uint_as_float(kEmptyWord), __uint_as_float(kEmptyWord));
+  }
+  __syncwarp();
+  float row_max = part.x;
+#pragma unroll
+  for (int step = 1; step < kSplits; step *= 2) {
+    row_max = fmaxf(row_max, __shfl_xor_sync(kFullWarp, row_max, step));
+  }
+  row_max = fmaxf(row_max, total.x);
+  const float weight = merge_weight(part.x, row_max), rescale = merge_weight(total.x, row_max);
+  int hits = __float_as_int(part.x);
+  float sum = weight * part.y;
+#pragma unroll
+  for (int step = 1; step < kSplits; step *= 2) {
+    sum += __shfl_xor_sync(kFullWarp, sum, step);
+    hits += __shfl_xor_sync(kFullWarp, hits, step);
+  }
+  total = make_float2(row_max, fmaf(total.y, rescale, sum));
+  if (row < C::kRows) {
+    s.weights[row][k] = weight;
+    if (k == 0) s.rescale[row] = rescale, s.totals[row] = total;
+  } else if (row == C::kRows && k == 0) {
+    s.other_hits = hits + (first_split == 0 ? 0 : s.other_hits);
+  }
+}
+
+// A thread's elements of `count` splits, at most kMergeSplits, once they are there, the first one's
+// at g_element; zeros beyond. What was read is empty again.
+template <class C>
+__device__ __forceinline__ void take_splits(float* g_element, int count,
+                                            float2 (&v)[C::kMergeSplits]) {
+  const float empty = __uint_as_float(kEmptyWord);
+#pragma unroll
+  for (int k = 0; k < C::kMergeSplits; ++k) {
+    if (k < count) v[k] = make_float2(empty, empty);
+  }
+  bool waits = true;
 #pragma unroll 1
-  for (int k0 = 0; k0 < count; k0 += kMergeLoads) {
-    float2 v[kMergeLoads], part[kMergeLoads];
-    bool waits = true;
-#pragma unroll 1
-    while (waits) {
-      waits = false;
+  while (waits) {
+    waits = false;
 #pragma unroll
-      for (int u = 0; u < kMergeLoads; ++u) {
-        // The last one again where there is none; it gets no weight.
-        const float* g_part = g_first + min(k0 + u, count - 1) * C::kPartialFloats;
-        v[u] = ptx::load_relaxed(g_part + i);
-        part[u] = ptx::load_relaxed(g_part + C::kRows * C::kDim + 2 * row);
-      }
-#pragma unroll
-      for (int u = 0; u < kMergeLoads; ++u) waits |= is_empty(v[u]) || is_empty(part[u]);
+    for (int k = 0; k < C::kMergeSplits; ++k) {
+      ptx::load_relaxed_if(is_empty(v[k]), g_element + k * C::kPartialFloats, v[k]);
     }
-    float largest = part[0].x;
 #pragma unroll
-    for (int u = 1; u < kMergeLoads; ++u) largest = fmaxf(largest, part[u].x);
-    merged.raise(largest);
+    for (int k = 0; k < C::kMergeSplits; ++k) waits |= is_empty(v[k]);
+  }
 #pragma unroll
-    for (int u = 0; u < kMergeLoads; ++u) {
-      merged.add(k0 + u < count ? part[u] : make_float2(-INFINITY, 0.0f), v[u]);
-    }
+  for (int k = 0; k < C::kMergeSplits; ++k) {
+    if (k < count) ptx::store_relaxed(g_element + k * C::kPartialFloats, empty, empty);
   }
 }
 
@@ -226,61 +258,104 @@ __device__ __forceinline__ void store_final(const Params& p, const ItemContext<C
   if (dim == 0) store_row<C>(p, context, s, row, merged.max, merged.sum);
 }
 
-// Hits of the splits before the last one.
+// The thread's pair i of elements.
 template <class C>
-__device__ __forceinline__ int other_hits(const float* g_first, int count) {
-  int hits = 0;
-  for (int k = 0; k < count; ++k) {
-    const float* g_hits = g_first + k * C::kPartialFloats + C::kRows * C::kDim + 2 * C::kRows;
-    float2 words = ptx::load_relaxed(g_hits);
-    while (is_empty(words)) words = ptx::load_relaxed(g_hits);
-    hits += __float_as_int(words.x);
-  }
-  return hits;
+__device__ __forceinline__ int merge_element(int i) {
+  return 2 * (ptx::thread_index() + i * C::kScanThreads);
 }
 
-// All warps, after their last tile.
+// The splits before the last one, in order; their maxima and sums are in s.totals.
+template <class C>
+__device__ __forceinline__ void merge_splits(typename C::SharedStorage& s, float* g_first,
+                                             int count, float2 (&values)[C::kMergePairs]) {
+  constexpr int kElements = C::kRows * C::kDim;
+  constexpr int kWeighers = ((C::kRows + 1) * C::kMergeSplits + 31) / 32 * 32;
+  static_assert(kWeighers <= C::kScanThreads);
+  float2 total = make_float2(-INFINITY, 0.0f);
+#pragma unroll 1
+  for (int first = 0; first < count; first += C::kMergeSplits) {
+    if (first > 0) ptx::named_barrier_sync(kScanBarrier, C::kScanThreads);  // weights are read
+    if (ptx::thread_index() < kWeighers) {
+      weigh_splits<C>(s, g_first, first, count, ptx::thread_index(), total);
+    }
+    float2 v[C::kMergePairs][C::kMergeSplits] = {};
+#pragma unroll
+    for (int i = 0; i < C::kMergePairs; ++i) {
+      const int element = merge_element<C>(i);
+      float* g_element = g_first + first * int64_t{C::kPartialFloats} + element;
+      if (element < kElements) take_splits<C>(g_element, count - first, v[i]);
+    }
+    ptx::named_barrier_sync(kScanBarrier, C::kScanThreads);  // the weights are there
+#pragma unroll
+    for (int i = 0; i < C::kMergePairs; ++i) {
+      const int row = min(merge_element<C>(i) / C::kDim, C::kRows - 1);
+      values[i].x *= s.rescale[row], values[i].y *= s.rescale[row];
+#pragma unroll
+      for (int k = 0; k < C::kMergeSplits; ++k) {
+        values[i].x = fmaf(s.weights[row][k], v[i][k].x, values[i].x);
+        values[i].y = fmaf(s.weights[row][k], v[i][k].y, values[i].y);
+      }
+    }
+  }
+}
+
+// Both, weighted alike.
+__device__ __forceinline__ Merged merge_two(const Merged& a, const Merged& b) {
+  Merged merged;
+  merged.max = fmaxf(a.max, b.max);
+  const float of_a = merge_weight(a.max, merged.max), of_b = merge_weight(b.max, merged.max);
+  merged.sum = fmaf(of_a, a.sum, of_b * b.sum);
+  merged.value.x = fmaf(of_a, a.value.x, of_b * b.value.x);
+  merged.value.y = fmaf(of_a, a.value.y, of_b * b.value.y);
+  return merged;
+}
+
+// Of a split that is not the last one.
+template <class C>
+__device__ __forceinline__ void store_partial(float* g_own, int element, const Merged& own) {
+  store_words(g_own + element, own.value);
+  if (element % C::kDim == 0) {
+    store_words(g_own + C::kRows * C::kDim + 2 * (element / C::kDim),
+                make_float2(own.max, own.sum));
+  }
+}
+
+// By the warps that scan, after their last page; those that attend come to the barrier when their
+// states are stored.
 template <class C>
 __device__ __forceinline__ void finish_item(const Params& p, ItemContext<C>& context,
-                                            const RowState<C>& state, typename C::SharedStorage& s,
-                                            uint32_t s_slots) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+                                            typename C::SharedStorage& s, uint32_t s_base) {
   const Item& item = context.item;
-  store_state<C>(state, s_slots + warp * (kSlots * C::kSlotBytes), s, warp, lane);
-  __syncthreads();
   const int others = item.num_splits - 1;
   const bool is_last = item.split == others;
   float* g_first = p.g_partials + item.first_slot * int64_t{C::kPartialFloats};
-  float* g_own = g_first + item.split * C::kPartialFloats;
-  if (is_last && others > 0 && p.wants_hits) context.num_hits += other_hits<C>(g_first, others);
-#pragma unroll 1
-  for (int i = 2 * threadIdx.x; i < C::kRows * C::kDim; i += 2 * C::kThreads) {
-    const int local = i / C::kDim, dim = i % C::kDim;
-    Merged merged = join_warps<C>(s, s_slots, local, i);
-    if (is_last) {
-      merge_splits<C>(g_first, others, local, i, merged);
-      store_final<C>(p, context, s, local, dim, merged);
-      continue;
-    }
-    store_words(g_own + i, merged.value);
-    if (dim == 0) {
-      store_words(g_own + C::kRows * C::kDim + 2 * local, make_float2(merged.max, merged.sum));
+  float* g_own = g_first + item.split * int64_t{C::kPartialFloats};
+  float2 values[C::kMergePairs] = {};
+  if (is_last && others > 0) merge_splits<C>(s, g_first, others, values);
+  __syncthreads();
+  context.num_hits = s.num_hits + (is_last && others > 0 ? s.other_hits : 0);
+#pragma unroll
+  for (int i = 0; i < C::kMergePairs; ++i) {
+    const int element = merge_element<C>(i), row = element / C::kDim;
+    if (element >= C::kRows * C::kDim) continue;
+    const Merged own = join_warps<C>(s, s_base + C::kSlotsOffset, row, element);
+    if (!is_last) {
+      store_partial<C>(g_own, element, own);
+    } else if (others == 0) {
+      store_final<C>(p, context, s, row, element % C::kDim, own);
+    } else {
+      const Merged other{s.totals[row].x, s.totals[row].y, values[i]};
+      store_final<C>(p, context, s, row, element % C::kDim, merge_two(own, other));
     }
   }
   if (!is_last) {
-    if (threadIdx.x == 0) {
+    if (ptx::thread_index() == 0) {
       ptx::store_relaxed(g_own + C::kRows * C::kDim + 2 * C::kRows,
                          __int_as_float(context.num_hits), 0.0f);
     }
     return;
   }
-  if (threadIdx.x == 0 && item.row_block == 0) store_statistics<C>(p, context);
-  if (others == 0) return;
-  __syncthreads();  // everything is read
-  uint32_t* g_words = reinterpret_cast<uint32_t*>(g_first);
-  for (int i = threadIdx.x; i < others * C::kPartialFloats; i += C::kThreads) {
-    g_words[i] = kEmptyWord;
-  }
+  if (ptx::thread_index() == 0 && item.row_block == 0) store_statistics<C>(p, context);
 }
 
 }  // namespace longdecode::cuda::ffd

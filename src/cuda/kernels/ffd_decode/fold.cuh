@@ -69,7 +69,7 @@ class LaneQuery {
   }
 
   uint32_t s_row_ = 0;
-  float q_[C::kTwoLanesFold ? 8 * C::kFoldBlocks : 1];
+  float q_[C::kTwoLanesFold ? 8 * C::kFoldBlocks : 1] = {};
 };
 
 // Over the lanes that fold the same row.
@@ -211,65 +211,76 @@ __device__ __forceinline__ float certified_margin(const FoldedSteps<C>& folded, 
   return 0.5f * lengths + 1.5f * row_sum<C>(errors) + 0x1p-17f * (lengths + zero_lengths);
 }
 
-// needed: the score, before softmax_scale, that makes a token a candidate for the lane's row;
-// infinity: nothing does.
+// A page's fold for the scan; what depends on the pseudo-max comes last.
 template <class C>
-__device__ __forceinline__ ScanQuery<C> fold_for_scan(const Params& p, const LaneQuery<C>& query,
-                                                      uint32_t s_constants, float needed,
-                                                      int lane) {
-  ScanQuery<C> result;
-  const bool is_row = needed < INFINITY;
-  const FoldedSteps<C> folded(query, s_constants, lane);
-  const float largest = row_max<C>(folded.largest);
-  const bool is_flat = !(largest > kMinFold);
-  const float inverse = is_flat ? 1.0f : __fdividef(127.0f, largest);
-  const float scale = is_flat ? 0.0f : inverse;
-  if (p.certified) {
-    needed -= certified_margin<C>(folded, is_flat ? 0.0f : largest * (1.0f / 127.0f), scale);
-  } else if (p.margin_sigmas > 0.0f) {
-    needed -= sigmas_margin<C>(p, folded);
-  }
-  int n_sum = 0;
+class PageFold {
+ public:
+  __device__ __forceinline__ PageFold(const Params& p, const LaneQuery<C>& query,
+                                      uint32_t s_constants, int lane) {
+    const FoldedSteps<C> folded(query, s_constants, lane);
+    const float largest = row_max<C>(folded.largest);
+    is_flat_ = !(largest > kMinFold);
+    inverse_ = is_flat_ ? 1.0f : 127.0f * ptx::reciprocal_approx(largest);
+    const float scale = is_flat_ ? 0.0f : inverse_;
+    margin_ = 0.0f;
+    if (p.certified) {
+      margin_ = certified_margin<C>(folded, is_flat_ ? 0.0f : largest * (1.0f / 127.0f), scale);
+    } else if (p.margin_sigmas > 0.0f) {
+      margin_ = sigmas_margin<C>(p, folded);
+    }
+    int n_sum = 0;
 #pragma unroll
-  for (int i = 0; i < C::kFoldBlocks; ++i) {
-    float f[8];
-    folded.get(i, f);
+    for (int i = 0; i < C::kFoldBlocks; ++i) {
+      float f[8];
+      folded.get(i, f);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t n[4];
+      for (int half = 0; half < 2; ++half) {
+        uint32_t n[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        // 1.5 * 2^23 + x has round(x) in its low bits. |x| <= 127 and a rounding: it saturates.
-        n[j] = __float_as_uint(fmaf(f[4 * half + j], scale, 12582912.0f));
+        for (int j = 0; j < 4; ++j) {
+          // 1.5 * 2^23 + x has round(x) in its low bits. |x| <= 127 and a rounding: it saturates.
+          n[j] = __float_as_uint(fmaf(f[4 * half + j], scale, 12582912.0f));
+        }
+        const uint32_t packed =
+            __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
+        query_.b[2 * i + half] = packed;
+        n_sum = __dp4a(static_cast<int>(packed), 0x01010101, n_sum);
       }
-      const uint32_t packed =
-          __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
-      result.b[2 * i + half] = packed;
-      n_sum = __dp4a(static_cast<int>(packed), 0x01010101, n_sum);
     }
-  }
-  const float offset =
-      row_sum<C>(fmaf(1.5f, static_cast<float>(n_sum), -folded.zero_dot * inverse));
-  const float reach = fmaf(needed, inverse, offset);
-  // Never misses for the rounding of these sums: a few hundredths of a unit at most.
-  const float slack = 0x1p-20f * (fabsf(needed * inverse) + fabsf(offset)) + 0.05f;
-  int threshold = -kNever;  // NaN: everything is a candidate
-  if (reach - slack > (is_flat ? 0.0f : static_cast<float>(-kNever))) {
-    threshold = is_flat || reach >= kNever ? kNever : __float2int_ru(reach - slack);
-  }
-  if (!is_row || (C::kTwoLanesFold && lane >= 16)) threshold = kNever;
-  if constexpr (C::kTwoLanesFold) {
-    // Columns 4 to 7 are nobody's, so lanes of the other half may hold their blocks in any order.
+    offset_ = row_sum<C>(fmaf(1.5f, static_cast<float>(n_sum), -folded.zero_dot * inverse_));
+    if constexpr (C::kTwoLanesFold) {
+      // Columns 4 to 7 are nobody's, so lanes of the other half may hold their blocks in any order.
 #pragma unroll
-    for (int i = 0; i < 2 * C::kFoldBlocks; ++i) {
-      result.b[2 * C::kFoldBlocks + i] = __shfl_xor_sync(kFullWarp, result.b[i], 16);
+      for (int i = 0; i < 2 * C::kFoldBlocks; ++i) {
+        query_.b[2 * C::kFoldBlocks + i] = __shfl_xor_sync(kFullWarp, query_.b[i], 16);
+      }
     }
   }
-  const int t = lane & 3;
-  result.start_0 = -16 * __shfl_sync(kFullWarp, threshold, 8 * t);
-  result.start_1 = -16 * __shfl_sync(kFullWarp, threshold, 8 * t + 4);
-  return result;
-}
+
+  // needed: the score, before softmax_scale, that makes a token a candidate for the lane's row;
+  // infinity: nothing does.
+  __device__ __forceinline__ const ScanQuery<C>& query(float needed, int lane) {
+    const bool is_row = needed < INFINITY;
+    needed -= margin_;
+    const float reach = fmaf(needed, inverse_, offset_);
+    // Never misses for the rounding of these sums: a few hundredths of a unit at most.
+    const float slack = 0x1p-20f * (fabsf(needed * inverse_) + fabsf(offset_)) + 0.05f;
+    int threshold = -kNever;  // NaN: everything is a candidate
+    if (reach - slack > (is_flat_ ? 0.0f : static_cast<float>(-kNever))) {
+      threshold = is_flat_ || reach >= kNever ? kNever : __float2int_ru(reach - slack);
+    }
+    if (!is_row || (C::kTwoLanesFold && lane >= 16)) threshold = kNever;
+    const int t = lane & 3;
+    query_.start_0 = -16 * __shfl_sync(kFullWarp, threshold, 8 * t);
+    query_.start_1 = -16 * __shfl_sync(kFullWarp, threshold, 8 * t + 4);
+    return query_;
+  }
+
+ private:
+  ScanQuery<C> query_;
+  bool is_flat_;
+  float inverse_, margin_, offset_;
+};
 
 // For exact scores of one block of rows, quantised keys: f times a power of two as two fp16 parts,
 // exact: `high` + `low`, or, of 4 rows, columns g < 4 have the high parts and columns g + 4 the low
@@ -277,10 +288,11 @@ __device__ __forceinline__ ScanQuery<C> fold_for_scan(const Params& p, const Lan
 // columns 4 to 7 of 4 rows are 0.
 template <class C>
 struct ExactQuery {
-  uint32_t high[4 * C::kBlocks];
-  uint32_t low[C::kTwoLanesFold ? 1 : 4 * C::kBlocks];
+  // Set here, or they count as used, and take registers, from the start of the kernel on.
+  uint32_t high[4 * C::kBlocks] = {};
+  uint32_t low[C::kTwoLanesFold ? 1 : 4 * C::kBlocks] = {};
   // Rows of the columns 2 t, 2 t + 1: score = sum * factor + offset.
-  float factor_0, factor_1, offset_0, offset_1;
+  float factor_0 = 0.0f, factor_1 = 0.0f, offset_0 = 0.0f, offset_1 = 0.0f;
 
   __device__ __forceinline__ void load(uint32_t s_query, int row_block, int lane) {
     const uint32_t s_row =

@@ -2,14 +2,16 @@
 #ifndef LONGDECODE_CUDA_KERNELS_FFD_DECODE_KERNEL_CUH_
 #define LONGDECODE_CUDA_KERNELS_FFD_DECODE_KERNEL_CUH_
 
-#include "cuda/kernels/ffd_decode/worker.cuh"
+#include "cuda/kernels/ffd_decode/attender.cuh"
+#include "cuda/kernels/ffd_decode/scanner.cuh"
 
 namespace longdecode::cuda::ffd {
 
-// A single sequence's queries and page ids on their way to L2 before its length is known.
+// A single sequence's queries, slot and page ids on their way to L2 before its length is known.
 __device__ __forceinline__ void prefetch_inputs(const Params& p) {
   if (p.batch > 1) return;
   const int64_t at = threadIdx.x * int64_t{128};
+  if (threadIdx.x == 0) ptx::prefetch(p.g_slots);
   if (at < p.prefetch_query_bytes) ptx::prefetch(reinterpret_cast<const uint8_t*>(p.g_q) + at);
   if (at < 4 * p.block_table_stride) {
     ptx::prefetch(reinterpret_cast<const uint8_t*>(p.g_block_table) + at);
@@ -23,38 +25,47 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   extern __shared__ __align__(1024) uint8_t s_raw[];
   auto& s = *reinterpret_cast<typename C::SharedStorage*>(s_raw);
   const uint32_t s_base = ptx::shared_address(s_raw);
-  const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x & 31;
+  const int ring_warp = uniform(threadIdx.x / 32);
   prefetch_inputs(p);
-  ChunkRing<C> ring;
-  ring.chunk_bytes = (C::kDim << p.page_shift) / 4 + 4 * C::kDim;
+  init_barriers<C>(p, s, ring_warp);
+  ChunkRing ring;
   const int query_rows = C::kTwoLanesFold ? 8 : 8 * p.num_row_blocks;
   ring.s_chunks = s_base + C::kQueryOffset + query_rows * (2 * C::kDim) +
-                  warp * p.num_stages * ring.chunk_bytes;
-  ring.s_barriers = ptx::shared_address(s.chunk_full[warp]);
-  if (lane < p.num_stages) ptx::mbarrier_init(ring.s_barriers + 8 * lane, 1);
-  ptx::fence_mbarrier_init();
-  __syncwarp();  // a ring is its warp's alone
+                  ring_warp * p.num_stages * p.chunk_bytes;
+  ring.s_barriers = ptx::shared_address(s.chunk_full[ring_warp % C::kScanWarps]);
   ptx::launch_dependents();
   ptx::wait_dependency();
+  // Of a single sequence: asked for before anything else.
+  const int early_kv_len = p.batch == 1 ? ptx::load_global_i32(p.g_kv_lens) : 0;
+  ItemCounts counts;
 #pragma unroll 1
   for (int index = blockIdx.x, num_items = index + 1; index < num_items; index += gridDim.x) {
+    // Read again for every item, or all that is derived from it takes registers all the time.
+    const int warp = uniform(ptx::thread_index() / 32), lane = ptx::thread_index() & 31;
     ItemContext<C> context;
-    context.item = find_item(p, index, lane);
+    context.item = find_item(p, early_kv_len, index, lane, context.spans);
     if (context.item.sequence < 0) return;
     num_items = context.item.num_items;
     context.num_rows = p.query_len * p.group;
-    context.spans =
-        make_spans(p, uniform(ptx::load_global_i32(p.g_kv_lens + context.item.sequence)),
-                   uniform(query_len_of(p, context.item.sequence)));
     if (context.spans.is_empty()) {
       store_empty<C>(p, context, s);
       continue;
     }
-    ItemWorker<C> worker(p, s, s_base, context, ring);
-    worker.run();
-    __syncthreads();
-    finish_item<C>(p, context, worker.state, s, s_base + C::kSlotsOffset);
-    __syncthreads();  // shared memory is free for the next item
+    __syncthreads();  // shared memory is free, the barriers are there
+    if (warp < C::kScanWarps) {
+      if constexpr (C::kMovesRegisters) ptx::decrease_registers<C::kScanRegisters>();
+      Scanner<C> scanner(p, s, s_base, context, counts, ring);
+      counts.num_rounds += scanner.run();
+      finish_item<C>(p, context, s, s_base);
+      if constexpr (C::kMovesRegisters) ptx::increase_registers<C::kSharedRegisters>();
+    } else {
+      if constexpr (C::kMovesRegisters) ptx::increase_registers<C::kAttendRegisters>();
+      Attender<C> attender(p, s, s_base, context, counts);
+      counts.num_rounds += attender.run();
+      if constexpr (C::kMovesRegisters) ptx::decrease_registers<C::kSharedRegisters>();
+      __syncthreads();  // finish_item
+    }
+    ++counts.num_items;
   }
 }
 

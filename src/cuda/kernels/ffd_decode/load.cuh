@@ -23,7 +23,7 @@ struct HeadSource {
     const int64_t page_bytes = static_cast<int64_t>(C::kDim) << p.page_shift;
     const int64_t head = kv_head;
     g_pages = p.g_block_table + sequence * p.block_table_stride;
-    g_chunks = p.g_chunks + head * (page_bytes / 4 + 4 * C::kDim);
+    g_chunks = p.g_chunks + head * p.chunk_bytes;
     g_residuals = p.g_residuals + head * page_bytes;
     g_v = p.g_v + head * p.v_head_stride;
     g_recent_k = p.g_recent_k + head * p.recent_head_stride;
@@ -32,35 +32,26 @@ struct HeadSource {
 };
 
 // A warp's ring of chunks. num_stages chunks are in flight before the first one is read.
-template <class C>
 struct ChunkRing {
-  uint32_t s_chunks, s_barriers, chunk_bytes;
+  uint32_t s_chunks, s_barriers;
   int read_stage = 0, issue_stage = 0;
   uint32_t parity = 0;
-  int page_ids = 0;  // lane s: of the page in stage s
 
-  __device__ __forceinline__ void issue(const Params& p, const uint8_t* g_chunk, int page_id,
-                                        int lane) {
-    if (lane == issue_stage) page_ids = page_id;
-    if (lane == 0) {
-      ptx::mbarrier_arrive_expect_tx(s_barriers + 8 * issue_stage, chunk_bytes);
-      ptx::bulk_load(s_chunks + issue_stage * chunk_bytes, g_chunk, chunk_bytes,
-                     s_barriers + 8 * issue_stage);
-    }
+  // By one lane.
+  __device__ __forceinline__ void issue(const Params& p, const uint8_t* g_chunk) const {
+    ptx::mbarrier_arrive_expect_tx(s_barriers + 8 * issue_stage, p.chunk_bytes);
+    ptx::bulk_load(s_chunks + issue_stage * p.chunk_bytes, g_chunk, p.chunk_bytes,
+                   s_barriers + 8 * issue_stage);
+  }
+  __device__ __forceinline__ void advance_issue(const Params& p) {
     if (++issue_stage == p.num_stages) issue_stage = 0;
   }
-
   // The shared address of the next chunk, once it is there.
-  __device__ __forceinline__ uint32_t wait() {
+  __device__ __forceinline__ uint32_t wait(const Params& p) const {
     ptx::mbarrier_wait(s_barriers + 8 * read_stage, parity);
-    return s_chunks + read_stage * chunk_bytes;
+    return s_chunks + read_stage * p.chunk_bytes;
   }
-  __device__ __forceinline__ int page_id() const {
-    return uniform(__shfl_sync(kFullWarp, page_ids, read_stage));
-  }
-  // The chunk is read by the whole warp.
   __device__ __forceinline__ void release(const Params& p) {
-    __syncwarp();
     if (++read_stage == p.num_stages) read_stage = 0, parity ^= 1;
   }
 };
@@ -121,27 +112,33 @@ __device__ __forceinline__ void load_planes(const Params& p, const HeadSource<C>
     ptx::copy_async_16(s_slot + C::kResidualOffset + 512 * i + 16 * lane,
                        g_residuals + 512 * i + 16 * lane, 16);
   }
-  const uint8_t* g_constants = g_chunk + ((C::kDim << p.page_shift) / 4);
+  const uint8_t* g_constants = g_chunk + p.code_bytes;
 #pragma unroll
   for (int i = 16 * lane; i < 4 * C::kDim; i += 512) {
     ptx::copy_async_16(s_slot + C::kConstantsOffset + i, g_constants + i, 16);
   }
 }
 
+// Keys of a tile that is not quantised.
+template <class C>
+__device__ __forceinline__ void load_recent(const Params& p, const HeadSource<C>& source,
+                                            const Spans& spans, uint32_t s_to, int tile, int lane) {
+  const int first = tile * kTileTokens, row = first % p.ring_tokens;
+  load_rows<C>(s_to,
+               source.g_recent_k + source.slot * p.recent_slot_stride + row * p.recent_token_stride,
+               p.recent_token_stride, spans.kv_len - first, p.ring_tokens - row,
+               p.ring_tokens * p.recent_token_stride, lane);
+}
+
 template <class C>
 __device__ __forceinline__ void load_keys(const Params& p, const HeadSource<C>& source,
                                           const Spans& spans, uint32_t s_slot, int tile,
                                           int page_id, int lane) {
-  const int first = tile * kTileTokens;
-  if (first < spans.num_quantized) {
+  if (tile * kTileTokens < spans.num_quantized) {
     load_planes<C>(p, source, s_slot, tile, page_id, lane);
-    return;
+  } else {
+    load_recent<C>(p, source, spans, s_slot, tile, lane);
   }
-  const int row = first % p.ring_tokens;
-  load_rows<C>(s_slot,
-               source.g_recent_k + source.slot * p.recent_slot_stride + row * p.recent_token_stride,
-               p.recent_token_stride, spans.kv_len - first, p.ring_tokens - row,
-               p.ring_tokens * p.recent_token_stride, lane);
 }
 
 template <class C>
@@ -152,25 +149,6 @@ __device__ __forceinline__ void load_values(const Params& p, const HeadSource<C>
   load_rows<C>(s_slot + C::kValuesOffset,
                source.g_v + page_id * p.v_page_stride + in_page * kTileTokens * p.v_token_stride,
                p.v_token_stride, spans.kv_len - tile * kTileTokens, kTileTokens, 0, lane);
-}
-
-// Residuals and values of the tiles whose bits are set, on their way to L2 before they are needed.
-template <class C>
-__device__ __forceinline__ void prefetch_tiles(const Params& p, const HeadSource<C>& source,
-                                               uint32_t tiles, int page_id, int lane) {
-  const uint8_t* g_residuals = source.g_residuals + page_id * p.residual_page_stride;
-  const uint16_t* g_v = source.g_v + page_id * p.v_page_stride;
-  // A bulk prefetch is issued lane by lane: one for all rows where they are contiguous.
-  const bool is_contiguous = p.v_token_stride == C::kDim;
-  for (; tiles != 0; tiles &= tiles - 1) {
-    const int tile = __ffs(tiles) - 1;
-    if (lane < (is_contiguous ? 1 : kTileTokens)) {
-      ptx::bulk_prefetch(g_v + (tile * kTileTokens + lane) * p.v_token_stride,
-                         2 * C::kDim * (is_contiguous ? kTileTokens : 1));
-    } else if (lane == kTileTokens) {
-      ptx::bulk_prefetch(g_residuals + tile * (kTileTokens * C::kDim), kTileTokens * C::kDim);
-    }
-  }
 }
 
 }  // namespace longdecode::cuda::ffd

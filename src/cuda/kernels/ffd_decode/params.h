@@ -56,6 +56,10 @@ struct Params {
   int64_t prefetch_query_bytes;  // of the first query token; 0: its rows are not contiguous
   int32_t sink_tokens, recent_tokens;
   int32_t page_shift;  // log2(page_size)
+  int32_t page_tiles;  // page_size / 16
+  // Of a (page, kv head): its codes, and with steps and zeros. Ready, because what comes before
+  // every page is in the way.
+  int32_t code_bytes, chunk_bytes;
   int32_t ring_tokens;
   int32_t num_stages;  // of a warp's ring
   uint32_t sixteen;    // 16: unknown to the compiler, which makes it multiply instead of shift
@@ -63,7 +67,6 @@ struct Params {
   bool certified;
   bool attends_all;  // nothing is scanned
   bool is_dense;     // no pseudo-max
-  bool wants_hits;   // some statistic counts the tiles of all splits
 };
 
 }  // namespace longdecode::cuda::ffd

@@ -11,98 +11,88 @@
 
 namespace longdecode::cuda::ffd {
 
-inline constexpr int kHalfPageTiles = 4;  // of 64 tokens: scanned at a time, one vote
-
-// The tiles of one repetition of the code plane. negative[tile] has its sign bit clear where the
-// lane has a candidate. s_codes: of the first quad, with the lane's offset.
+// Codes of kStepTiles tiles, at least one repetition of the code plane.
 template <class C>
-__device__ __forceinline__ void scan_group(uint32_t s_codes, const ScanQuery<C>& query,
-                                           uint32_t sixteen, int32_t* negative) {
-  uint32_t high[C::kGroupQuads][4], low[C::kGroupQuads][4];
+struct StepCodes {
+  static constexpr int kTiles = C::kGroupTiles > 2 ? C::kGroupTiles : 2;
+  static constexpr int kQuads = kTiles * C::kBlocks / 4;
+  int4 quads[kQuads];
+
+  // s_codes: of the first quad, with the lane's offset. In the written order: early.
+  __device__ __forceinline__ void load(uint32_t s_codes) {
 #pragma unroll
-  for (int q = 0; q < C::kGroupQuads; ++q) {
-    const int4 v = C::shared_int4(s_codes + 512 * q);
+    for (int q = 0; q < kQuads; ++q) quads[q] = ptx::load_shared_int4(s_codes + 512 * q);
+  }
+};
+
+// negative[tile] has its sign bit clear where the lane has a candidate. The products of the tiles
+// take turns: each waits for the one before it of its own tile and kind of field.
+template <class C>
+__device__ __forceinline__ void scan_step(const StepCodes<C>& codes, const ScanQuery<C>& query,
+                                          uint32_t sixteen, int32_t* negative) {
+  constexpr int kTiles = StepCodes<C>::kTiles;
+  uint32_t low[StepCodes<C>::kQuads][4];
+#pragma unroll
+  for (int q = 0; q < StepCodes<C>::kQuads; ++q) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) low[q][j] = word(codes.quads[q], j) * sixteen;
+  }
+  int32_t even[kTiles][4], odd[kTiles][4];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      high[q][j] = word(v, j);
-      low[q][j] = high[q][j] * sixteen;
+      even[tile][j] = j % 2 == 0 ? query.start_0 : query.start_1;
+      odd[tile][j] = 0;
     }
   }
 #pragma unroll
-  for (int tile = 0; tile < C::kGroupTiles; ++tile) {
-    int32_t even[4] = {query.start_0, query.start_1, query.start_0, query.start_1};
-    int32_t odd[4] = {0, 0, 0, 0};
+  for (int block = 0; block < C::kBlocks; ++block) {
 #pragma unroll
-    for (int block = 0; block < C::kBlocks; ++block) {
-      const int unit = tile * C::kBlocks + block, field = unit % 4;
-      const uint32_t(&from)[4] = field < 2 ? low[unit / 4] : high[unit / 4];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int unit = tile * C::kBlocks + block, field = unit % 4, q = unit / 4;
       const uint32_t mask = field % 2 == 0 ? 0x30303030u : 0xc0c0c0c0u;
-      ptx::mma_u8_s8(field % 2 == 0 ? even : odd, from[0] & mask, from[1] & mask, from[2] & mask,
-                     from[3] & mask, query.b[2 * block], query.b[2 * block + 1]);
-    }
-    negative[tile] = (4 * even[0] + odd[0]) & (4 * even[1] + odd[1]) & (4 * even[2] + odd[2]) &
-                     (4 * even[3] + odd[3]);
-  }
-}
-
-// Bit i: tile i of the 64 tokens has a candidate of the rows of `query`.
-template <class C>
-__device__ __forceinline__ uint32_t scan_half_page(uint32_t s_codes, const ScanQuery<C>& query,
-                                                   uint32_t sixteen, int lane) {
-  int32_t negative[kHalfPageTiles];
+      uint32_t a[4];
 #pragma unroll
-  for (int tile = 0; tile < kHalfPageTiles; tile += C::kGroupTiles) {
-    scan_group<C>(s_codes + tile / C::kGroupTiles * C::kGroupQuads * 512 + 16 * lane, query,
-                  sixteen, negative + tile);
+      for (int j = 0; j < 4; ++j) {
+        a[j] = (field < 2 ? low[q][j] : word(codes.quads[q], j)) & mask;
+      }
+      ptx::mma_u8_s8(field % 2 == 0 ? even[tile] : odd[tile], a[0], a[1], a[2], a[3],
+                     query.b[2 * block], query.b[2 * block + 1]);
+    }
   }
-  const int32_t all = negative[0] & negative[1] & negative[2] & negative[3];
-  uint32_t hits = 0;
-  if (__any_sync(kFullWarp, all >= 0)) {
 #pragma unroll
-    for (int tile = 0; tile < kHalfPageTiles; ++tile) {
-      if (__any_sync(kFullWarp, negative[tile] >= 0)) hits |= 1u << tile;
-    }
+  for (int tile = 0; tile < kTiles; ++tile) {
+    negative[tile] = (4 * even[tile][0] + odd[tile][0]) & (4 * even[tile][1] + odd[tile][1]) &
+                     (4 * even[tile][2] + odd[tile][2]) & (4 * even[tile][3] + odd[tile][3]);
   }
-  return hits;
 }
 
-// Scores, before softmax_scale, that a token needs to be a candidate of the rows.
-__device__ __forceinline__ float needed_score(const Params& p, float pseudo_max, bool exists) {
-  if (!exists) return INFINITY;
-  const float needed = pseudo_max - p.delta_unscaled;
-  if (!p.certified) return needed;
-  return needed - 0x1p-20f * (fabsf(pseudo_max) + p.delta_unscaled);  // the rounding of pseudo_max
-}
-
-// Bit i: tile i of the page has a candidate of any row. The rows of a sequence are all of them,
-// whatever row block the CTA attends for: they share the kept tiles.
+// Bit i: tile i of the page has a candidate of the rows of `query`.
 template <class C>
-__device__ __forceinline__ uint32_t scan_page(const Params& p, uint32_t s_chunk, uint32_t s_query,
-                                              const LaneQuery<C>& lane_query, float needed,
-                                              const float* s_pseudo_max, int num_rows, int lane) {
-  const uint32_t code_bytes = (C::kDim << p.page_shift) / 4;
-  const int num_halves = 1 << (p.page_shift - 6);
-  uint32_t hits = 0;
-  const auto scan_block = [&](const ScanQuery<C>& query) {
+__device__ __forceinline__ uint32_t scan_tiles(const Params& p, uint32_t s_chunk,
+                                               const ScanQuery<C>& query, int lane) {
+  constexpr int kStep = StepCodes<C>::kTiles;
+  const int num_steps = static_cast<int>(static_cast<uint32_t>(p.page_tiles) / kStep);
+  uint32_t s_codes = s_chunk + 16 * lane, none = 0;
+  StepCodes<C> next;
+  next.load(s_codes);
+  // Not unrolled: the compiler would do one tile after the other, to save registers, and wait for
+  // every product.
 #pragma unroll 1
-    for (int half = 0; half < num_halves; ++half) {
-      hits |= scan_half_page<C>(s_chunk + half * (C::kDim * 16), query, p.sixteen, lane)
-              << (kHalfPageTiles * half);
-    }
-  };
-  if constexpr (C::kTwoLanesFold) {
-    scan_block(fold_for_scan<C>(p, lane_query, s_chunk + code_bytes, needed, lane));
-  } else {
-#pragma unroll 1
-    for (int block = 0; block < p.num_row_blocks; ++block) {
-      const int row = 8 * block + (lane >> 2);
-      LaneQuery<C> loaded;
-      loaded.load(s_query, block, lane);
-      scan_block(fold_for_scan<C>(p, loaded, s_chunk + code_bytes,
-                                  needed_score(p, s_pseudo_max[row], row < num_rows), lane));
+  for (int step = 0; step < num_steps; ++step) {
+    const StepCodes<C> codes = next;
+    if (step + 1 < num_steps) s_codes += 512 * StepCodes<C>::kQuads;
+    next.load(s_codes);  // after the last step: again, for nothing
+    int32_t negative[kStep];
+    scan_step<C>(codes, query, p.sixteen, negative);
+#pragma unroll
+    for (int tile = 0; tile < kStep; ++tile) {
+      none = __funnelshift_l(static_cast<uint32_t>(negative[tile]), none, 1);
     }
   }
-  return hits;
+  const uint32_t hits = __brev(~none) >> (32 - p.page_tiles);
+  return __reduce_or_sync(kFullWarp, hits);
 }
 
 }  // namespace longdecode::cuda::ffd

@@ -45,8 +45,9 @@ __device__ __forceinline__ int even_pages_per_split(const Params& p, int longest
 
 // When there are more (sequence, head) pairs than CTAs: about 4 items a CTA.
 __device__ __forceinline__ int crowded_pages_per_split(const Params& p, int64_t total_pages) {
-  const int64_t pages = total_pages * heads_of(p) / (4 * p.num_splits_target) + 1;
-  return static_cast<int>(min(pages, int64_t{1} << 30));
+  const float pages = __fdividef(static_cast<float>(total_pages) * heads_of(p),
+                                 static_cast<float>(4 * p.num_splits_target));
+  return static_cast<int>(fminf(pages, 1e9f)) + 1;
 }
 
 // By a warp: lane b has the pages of sequence b, or 0.
@@ -85,9 +86,8 @@ __device__ __forceinline__ Item locate(const Params& p, int index, int sequence,
 }
 
 // batch 1: what the general way comes to.
-__device__ __forceinline__ Item find_of_one(const Params& p, int index) {
-  const int kv_len = uniform(ptx::load_global_i32(p.g_kv_lens));
-  const int pages = work_pages(p, make_spans(p, kv_len, query_len_of(p, 0)));
+__device__ __forceinline__ Item find_of_one(const Params& p, int index, const Spans& spans) {
+  const int pages = work_pages(p, spans);
   int num_splits = p.most_splits;
   if (p.pages_per_split > 0) {
     num_splits = ceil_divide(pages, p.pages_per_split);
@@ -155,10 +155,21 @@ __device__ __forceinline__ Item find_in_memory(const Params& p, int index, int l
   return item;
 }
 
-__device__ __forceinline__ Item find_item(const Params& p, int index, int lane) {
-  if (p.batch == 1 && p.most_splits > 0) return find_of_one(p, index);
-  return p.batch <= kSmallBatch ? find_in_registers(p, index, lane)
-                                : find_in_memory(p, index, lane);
+// And the tokens of its sequence. early_kv_len: of a single sequence.
+__device__ __forceinline__ Item find_item(const Params& p, int early_kv_len, int index, int lane,
+                                          Spans& spans) {
+  const auto spans_of = [&](int sequence) {
+    const int kv_len = p.batch == 1 ? early_kv_len : ptx::load_global_i32(p.g_kv_lens + sequence);
+    return make_spans(p, uniform(kv_len), uniform(query_len_of(p, sequence)));
+  };
+  if (p.batch == 1 && p.most_splits > 0) {
+    spans = spans_of(0);
+    return find_of_one(p, index, spans);
+  }
+  const Item item =
+      p.batch <= kSmallBatch ? find_in_registers(p, index, lane) : find_in_memory(p, index, lane);
+  if (item.sequence >= 0) spans = spans_of(item.sequence);
+  return item;
 }
 
 }  // namespace longdecode::cuda::ffd

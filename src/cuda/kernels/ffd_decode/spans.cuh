@@ -26,6 +26,11 @@ struct Spans {
 
   __device__ __forceinline__ bool is_empty() const { return num_tiles == 0; }
   __device__ __forceinline__ int num_always() const { return sink_tiles + num_tiles - recent_tile; }
+  // The first ones of them: those whose keys are in the planes.
+  __device__ __forceinline__ int num_quantized_always() const {
+    const int tiles = num_quantized / kTileTokens;
+    return min(sink_tiles, tiles) + max(0, min(num_tiles, tiles) - recent_tile);
+  }
   __device__ __forceinline__ int always_tile(int index) const {
     return index < sink_tiles ? index : recent_tile + index - sink_tiles;
   }

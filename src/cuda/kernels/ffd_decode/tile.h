@@ -25,10 +25,11 @@ inline constexpr Tile kInstances[] = {
 
 inline constexpr int32_t kNumInstances = sizeof(kInstances) / sizeof(kInstances[0]);
 
-// Warps of a CTA.
-constexpr int32_t num_warps(const Tile& tile) { return tile.head_dim > 128 ? 4 : 8; }
-// A warp has kSlots buffers (slots) for attended tiles: keys (codes, residuals and constants, or
-// unquantised keys), then values, in padded rows.
+// Of a CTA: warps that scan, and as many that attend.
+constexpr int32_t num_scan_warps(const Tile& tile) { return tile.head_dim > 128 ? 4 : 8; }
+constexpr int32_t num_attend_warps(const Tile& tile) { return num_scan_warps(tile); }
+// A warp that attends has kSlots buffers (slots) for attended tiles: keys (codes, residuals and
+// constants, or unquantised keys), then values, in padded rows.
 inline constexpr int32_t kSlots = 2;
 constexpr int32_t slot_row_bytes(int32_t head_dim) { return head_dim == 96 ? 256 : 2 * head_dim; }
 constexpr int32_t slot_bytes(int32_t head_dim) { return 32 * slot_row_bytes(head_dim); }
