@@ -16,6 +16,9 @@ DType kv_dtype(const std::string& name) {
   return name == "bf16" ? DType::kBF16 : DType::kF16;
 }
 
+// Enough tokens for the products to be bound by arithmetic.
+constexpr int32_t kCudaPrefillChunk = 2048;
+
 void add_ffd_flags(CLI::App& command, SessionFlags& flags) {
   const char* kGroup = "Attention";
   command
@@ -180,6 +183,7 @@ Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method
 void put_on_cuda(const SessionFlags& flags, const DeviceInfo& device,
                  runner::SessionOptions& options) {
   options.device = device;
+  options.prefill_chunk = kCudaPrefillChunk;
   options.graph = parse_graph(flags.graphs[0]);
   if (flags.kv_type == "auto") options.kv_dtype = DType::kBF16;
 }

@@ -20,6 +20,10 @@ using cuda::cuda_status;
 // Values of x that one product normalises on its way in (cuda::LinearArgs).
 constexpr int32_t kMaxNormalizedValues = 49152;
 
+// From so many tokens on a prefill goes through matrix products; below, through the decode kernels,
+// which read the weights once for 8 tokens.
+constexpr int64_t kMinGemmTokens = 33;
+
 // Of the lengths of a prefill's slices, which are aligned to 16 bytes.
 constexpr int64_t kSliceLenStride = 4;
 
@@ -54,8 +58,12 @@ auto GpuDecoder::create(const ModelConfig& config, const DeviceWeights& weights,
   LD_ASSIGN_OR_RETURN(BoundPlan prefill_plan, make_prefill_plan(config, options, format, stream));
   Pointer decoder(new GpuDecoder(config, weights, options.device, std::move(plans),
                                  std::move(prefill_plan), limits, stream));
-  LD_RETURN_IF_ERROR(
-      decoder->allocate(std::min<int64_t>(options.prefill_chunk, options.context_len)));
+  const int64_t max_tokens = std::min<int64_t>(options.prefill_chunk, options.context_len);
+  LD_RETURN_IF_ERROR(decoder->allocate(max_tokens));
+  if (max_tokens >= kMinGemmTokens) {
+    LD_ASSIGN_OR_RETURN(decoder->prefill_,
+                        GpuPrefill::create(config, weights, options.device, max_tokens, stream));
+  }
   return decoder;
 }
 
@@ -154,20 +162,6 @@ int32_t GpuDecoder::slice_tokens() const {
   return most < 4 ? std::max(most, 1) : most / 4 * 4;
 }
 
-cuda::RopeModel GpuDecoder::rope_model(const DeviceLayer& layer) const {
-  cuda::RopeModel model;
-  model.num_q_heads = config_.num_q_heads;
-  model.num_kv_heads = config_.num_kv_heads;
-  model.head_dim = config_.head_dim;
-  model.rope_dim = config_.rope_dim;
-  model.adjacent_pairs = config_.rope_pairs == RopePairs::kAdjacent;
-  model.frequencies = weights_.rope_frequencies;
-  model.q_norm = layer.q_norm;
-  model.k_norm = layer.k_norm;
-  model.norm_eps = config_.rms_eps;
-  return model;
-}
-
 Status GpuDecoder::enqueue_decode(const KvCache& cache, unsigned parts) {
   Slice slice;
   slice.batch = cache.step();
@@ -217,7 +211,7 @@ Status GpuDecoder::enqueue_attention(const Slice& slice, int32_t layer_idx, cons
   const KvLayerView kv = cache.layer(layer_idx);
   if ((slice.parts & kOtherParts) != 0) {
     cuda::RopeAppendArgs rope;
-    rope.model = rope_model(weights_.layers[static_cast<size_t>(layer_idx)]);
+    rope.model = rope_model(config_, weights_, weights_.layers[static_cast<size_t>(layer_idx)]);
     rope.batch = slice.batch;
     rope.query_len = slice.query_len;
     rope.qkv = as<float>(qkv_);
@@ -322,8 +316,23 @@ Status GpuDecoder::enqueue_end(int32_t batch) {
   return cuda_status(end_step(args, stream_), "launch of end_step");
 }
 
-Status GpuDecoder::enqueue_prefill(const KvCache& cache, int64_t first_position, int64_t count,
+Status GpuDecoder::enqueue_prefill(KvCache* cache, int64_t first_position, int64_t count,
                                    bool wants_logits) {
+  const float* last = nullptr;
+  if (count >= kMinGemmTokens) {
+    LD_RETURN_IF_ERROR(prefill_->enqueue(as<int32_t>(ids_), count, cache));
+    last = prefill_->x() + (count - 1) * config_.hidden_dim;
+  } else {
+    LD_RETURN_IF_ERROR(enqueue_slices(*cache, first_position, count));
+    last = x() + (count - 1) % slice_tokens() * config_.hidden_dim;
+    for (int32_t l = 0; l < config_.num_layers; ++l) {
+      LD_RETURN_IF_ERROR(cache->mark_appended(l));
+    }
+  }
+  return wants_logits ? enqueue_logits(last, 1) : Status();
+}
+
+Status GpuDecoder::enqueue_slices(const KvCache& cache, int64_t first_position, int64_t count) {
   const int32_t slice_len = slice_tokens();
   std::vector<int32_t> lens;  // one for each slice, at multiples of 16 bytes
   for (int64_t done = 0; done < count; done += slice_len) {
@@ -343,8 +352,7 @@ Status GpuDecoder::enqueue_prefill(const KvCache& cache, int64_t first_position,
     slice.ids = as<int32_t>(ids_) + done;
     LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
   }
-  if (!wants_logits) return Status();
-  return enqueue_logits(x() + int64_t{slice.query_len - 1} * config_.hidden_dim, 1);
+  return Status();
 }
 
 }  // namespace longdecode::runner

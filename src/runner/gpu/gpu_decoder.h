@@ -14,6 +14,7 @@
 #include "longdecode/kv_cache.h"
 #include "longdecode/status.h"
 #include "runner/gpu/device_weights.h"
+#include "runner/gpu/gpu_prefill.h"
 #include "runner/model/config.h"
 #include "runner/model/layer_plans.h"
 #include "runner/model/session.h"
@@ -69,10 +70,9 @@ class GpuDecoder {
   Status enqueue_sample(int32_t batch, const SamplerOptions& options);
   // Adds what the step reported to the sums and one token to every length.
   Status enqueue_end(int32_t batch);
-  // set_ids(count) tokens of the only sequence of the reserved step through the prefill's
-  // operations; the last one's logits on request. Synchronises with the host where it must.
-  Status enqueue_prefill(const KvCache& cache, int64_t first_position, int64_t count,
-                         bool wants_logits);
+  // set_ids(count) tokens of the only sequence of the reserved step, with first_position tokens
+  // before them, written to every layer; the last one's logits on request.
+  Status enqueue_prefill(KvCache* cache, int64_t first_position, int64_t count, bool wants_logits);
 
   // Logits of the last step's tokens again: after ban.
   Status enqueue_logits(int32_t batch) { return enqueue_logits(x(), batch); }
@@ -110,13 +110,13 @@ class GpuDecoder {
     bool is_prefill = false;  // dense attention to the stored keys
     unsigned parts = kAllParts;
   };
+  Status enqueue_slices(const KvCache& cache, int64_t first_position, int64_t count);
   Status enqueue_layers(const Slice& slice, const KvCache& cache);
   Status enqueue_attention(const Slice& slice, int32_t layer_idx, const KvCache& cache);
   Status enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens);
   Status enqueue_logits(const float* x, int32_t num_tokens);
   int32_t slice_tokens() const;
   float* x() const { return reinterpret_cast<float*>(x_.data()); }
-  cuda::RopeModel rope_model(const DeviceLayer& layer) const;
 
   const ModelConfig& config_;
   const DeviceWeights& weights_;
@@ -140,6 +140,7 @@ class GpuDecoder {
   DeviceBuffer logit_bias_;   // fp32 [vocab_size]: 0, or -infinity
   DeviceBuffer stats_;        // int64 [2, num_layers, max_batch, num_kv_heads]: attended, bytes
   DeviceBuffer sums_;         // GpuDecodeSums
+  std::unique_ptr<GpuPrefill> prefill_;  // nullptr: chunks are too short for it
   int32_t* history_ = nullptr;
   const uint16_t* planted_q_ = nullptr;
 };

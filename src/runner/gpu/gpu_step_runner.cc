@@ -124,10 +124,7 @@ class GpuStepRunner final : public StepRunner {
     LD_RETURN_IF_ERROR(cache_->reserve({&sequence, 1}, {&count, 1}));
     LD_RETURN_IF_ERROR(decoder_->set_ids(step.tokens.data(), count));
     LD_RETURN_IF_ERROR(
-        decoder_->enqueue_prefill(*cache_, step.first_position, count, step.logits != nullptr));
-    for (int32_t l = 0; l < model_->config().num_layers; ++l) {
-      LD_RETURN_IF_ERROR(cache_->mark_appended(l));
-    }
+        decoder_->enqueue_prefill(cache_, step.first_position, count, step.logits != nullptr));
     return cache_->commit();
   }
 
