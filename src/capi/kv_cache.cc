@@ -148,6 +148,18 @@ ld_status_code ld_cache_append(ld_cache* cache, int32_t layer_idx, const ld_tens
   });
 }
 
+ld_status_code ld_cache_shrink_step(ld_cache* cache, const int32_t* new_tokens,
+                                    int32_t num_sequences) {
+  return guarded([&]() -> Status {
+    LD_RETURN_IF_ERROR(check_pointer("cache", cache));
+    if (num_sequences < 0) {
+      return invalid_argument("num_sequences is {}; allowed: 0 or more", num_sequences);
+    }
+    if (num_sequences > 0) LD_RETURN_IF_ERROR(check_pointer("new_tokens", new_tokens));
+    return cache->cache.shrink_step({new_tokens, static_cast<size_t>(num_sequences)});
+  });
+}
+
 ld_status_code ld_cache_mark_appended(ld_cache* cache, int32_t layer_idx) {
   return guarded([&]() -> Status {
     LD_RETURN_IF_ERROR(check_pointer("cache", cache));

@@ -61,6 +61,7 @@ TEST(CApiRefusal, NullIsRefused) {
   refused(ld_cache_reserve(nullptr, &id, &id, 1), "cache is NULL");
   refused(ld_cache_step(nullptr, &batch), "cache is NULL");
   refused(ld_cache_append(nullptr, 0, &tensor, &tensor, nullptr), "cache is NULL");
+  refused(ld_cache_shrink_step(nullptr, &id, 1), "cache is NULL");
   refused(ld_cache_mark_appended(nullptr, 0), "cache is NULL");
   refused(ld_cache_commit(nullptr), "cache is NULL");
   refused(ld_cache_layer(nullptr, 0, &layer), "cache is NULL");
@@ -98,8 +99,27 @@ TEST(CApiRefusal, CommitNeedsEveryLayer) {
   EXPECT_EQ(ld_cache_commit(h.cache), LD_FAILED_PRECONDITION);
   EXPECT_TRUE(last_error_has("layers 0 (of 2)")) << ld_last_error();
   EXPECT_EQ(ld_cache_mark_appended(h.cache, 2), LD_INVALID_ARGUMENT);
+  EXPECT_EQ(ld_cache_shrink_step(h.cache, &count, 1), LD_FAILED_PRECONDITION);
   EXPECT_EQ(ld_cache_mark_appended(h.cache, 0), LD_OK) << ld_last_error();
   EXPECT_EQ(ld_cache_commit(h.cache), LD_OK) << ld_last_error();
+}
+
+TEST(CApiRefusal, AStepShrinksBeforeItIsWritten) {
+  Handles h(plain());
+  const int32_t count = 5;
+  const int32_t less = 2;
+  ASSERT_EQ(ld_cache_reserve(h.cache, &h.sequence, &count, 1), LD_OK);
+  EXPECT_EQ(ld_cache_shrink_step(h.cache, nullptr, 1), LD_INVALID_ARGUMENT);
+  EXPECT_EQ(ld_cache_shrink_step(h.cache, &less, -1), LD_INVALID_ARGUMENT);
+  EXPECT_EQ(ld_cache_shrink_step(h.cache, &less, 1), LD_OK) << ld_last_error();
+  EXPECT_EQ(ld_cache_shrink_step(h.cache, &count, 1), LD_INVALID_ARGUMENT);
+  for (const int32_t layer : {0, 1}) {
+    EXPECT_EQ(ld_cache_mark_appended(h.cache, layer), LD_OK) << ld_last_error();
+  }
+  EXPECT_EQ(ld_cache_commit(h.cache), LD_OK) << ld_last_error();
+  int64_t kv_len = 0;
+  EXPECT_EQ(ld_cache_kv_len(h.cache, h.sequence, &kv_len), LD_OK);
+  EXPECT_EQ(kv_len, 2);
 }
 
 }  // namespace
