@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -19,8 +20,24 @@
 namespace longdecode::cuda {
 namespace {
 
+// "12.4" of 12040.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 Status unavailable(cudaError_t error, const char* what) {
   cudaGetLastError();  // or the next launch would report this error
+  int driver = 0;
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+    if (driver == 0) {
+      return make_status(StatusCode::kUnavailable,
+                         "no CUDA device: there is no NVIDIA driver (libcuda.so.1)");
+    }
+    return make_status(StatusCode::kUnavailable,
+                       "no CUDA device: the NVIDIA driver is for CUDA {}; this build needs one for "
+                       "{} or later",
+                       version_text(driver), version_text(CUDART_VERSION));
+  }
   return make_status(StatusCode::kUnavailable, "no CUDA device: {} says {} ({})", what,
                      cudaGetErrorName(error), cudaGetErrorString(error));
 }
@@ -87,7 +104,11 @@ class CudaBackend final : public Backend {
     const cudaError_t error = cudaMalloc(&memory, num_bytes > 0 ? num_bytes : 1);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      return out_of_memory("{} bytes of device memory are not there", num_bytes);
+      size_t free_bytes = 0;
+      size_t total_bytes = 0;
+      LD_RETURN_IF_ERROR(cuda_status(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+      return out_of_memory("{} bytes of GPU memory are needed at once; {} of {} are free",
+                           num_bytes, free_bytes, total_bytes);
     }
     LD_RETURN_IF_ERROR(cuda_status(error, "cudaMalloc"));
     return memory;
