@@ -116,6 +116,11 @@ Status PlantedBatch::fill(const ModelConfig& config, const runner::SessionOption
   const auto layer_queries = [&](int32_t layer) {
     return reinterpret_cast<uint16_t*>(queries_.data()) + layer * batch * config.q_dim();
   };
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    shape.seed = static_cast<uint64_t>(layer) + 1;
+    LD_RETURN_IF_ERROR(
+        cuda_status(plant_queries(shape, layer_queries(layer), stream), "plant_queries"));
+  }
   for (int64_t first = 0; first < depth; first += kFillTokens) {
     const auto count = static_cast<int32_t>(std::min(kFillTokens, depth - first));
     const std::vector<int32_t> counts(sequences_.size(), count);
@@ -126,10 +131,6 @@ Status PlantedBatch::fill(const ModelConfig& config, const runner::SessionOption
     };
     for (int32_t layer = 0; layer < config.num_layers; ++layer) {
       shape.seed = static_cast<uint64_t>(layer) + 1;
-      if (first == 0) {
-        LD_RETURN_IF_ERROR(
-            cuda_status(plant_queries(shape, layer_queries(layer), stream), "plant_queries"));
-      }
       const auto hits = static_cast<float>(std::max(0.0, kept_share(layer, depth) - always_kept));
       LD_RETURN_IF_ERROR(cuda_status(plant_tokens(shape, layer_queries(layer), first, count, hits,
                                                   reinterpret_cast<uint16_t*>(k.data()),

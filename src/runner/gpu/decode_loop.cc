@@ -83,6 +83,7 @@ TokenVerdict DecodeLoop::deliver(int64_t token_idx, const DecodeLoopRequest& req
 
 Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
                                          const DecodeLoopRequest& request) {
+  reserved_steps_ = 0;  // an error may have left a window open
   LD_RETURN_IF_ERROR(upload_lens(sequences));
   const StepKind kind{batch_, true, request.sampler};
   const int64_t first_token = request.samples_first ? 1 : 0;
