@@ -1,13 +1,19 @@
 #include "cpu/append.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/float_convert.h"
+#include "base/integer_math.h"
 #include "cpu/paged_rows.h"
 #include "cpu/two_plane.h"
 
 namespace longdecode::cpu {
 namespace {
+
+// The rows of a head lie apart in the input, too far for the hardware's prefetcher.
+constexpr int64_t kRowsAhead = 16;
+constexpr int64_t kTokensAtATime = 128;
 
 // Below this many elements of K the cost of waking the threads is larger than the work.
 constexpr int64_t kMinParallelElements = 16384;
@@ -68,7 +74,7 @@ void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, i
   }
 }
 
-// The new tokens of one sequence and one kv head.
+// New tokens of one sequence and one kv head.
 class HeadAppender {
  public:
   HeadAppender(const AppendArgs& args, int32_t batch_idx, int32_t head, int64_t num_new)
@@ -76,28 +82,39 @@ class HeadAppender {
         format_(args.kv.format),
         batch_idx_(batch_idx),
         head_(head),
-        end_(args.batch.kv_lens[batch_idx]),
-        begin_(end_ - num_new),
+        first_(args.batch.kv_lens[batch_idx] - num_new),
         pages_(args.batch.block_table + batch_idx * args.batch.block_table_stride) {}
 
-  void run() const {
-    if (format_.op == Op::kGqa) {
-      for (int64_t token = begin_; token < end_; ++token) put_paged(args_.kv.v, args_.v, token);
-    }
+  // Tokens [begin, end), which come after those of the calls before.
+  void run(int64_t begin, int64_t end) const {
+    if (format_.op == Op::kGqa) put_paged(args_.kv.v, args_.v, begin, end);
     if (format_.keys == KeyEncoding::kTwoPlane) {
-      append_two_plane();
+      append_two_plane(begin, end);
     } else {
-      for (int64_t token = begin_; token < end_; ++token) put_paged(args_.kv.k, args_.k, token);
+      put_paged(args_.kv.k, args_.k, begin, end);
     }
   }
 
  private:
-  void put_paged(const TensorView& pool, const TensorView& input, int64_t token) const {
-    void* to =
-        row_address(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
+  const void* input_row(const TensorView& input, int64_t token) const {
+    return row_address(input, batch_idx_, token - first_, head_);
+  }
+  // Always inline: see ffd_tile_batch.cc. Past the last token it does no harm.
+  __attribute__((always_inline)) void prefetch(const TensorView& input, int64_t token) const {
+    const char* row = static_cast<const char*>(input_row(input, token));
+    const int64_t row_bytes = input.shape[3] * dtype_bytes(input.dtype);
+    for (int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i);
+  }
+
+  void put_paged(const TensorView& pool, const TensorView& input, int64_t begin,
+                 int64_t end) const {
     const int64_t size = &pool == &args_.kv.v ? format_.value_dim : format_.key_dim;
-    convert_row(to, pool.dtype, row_address(input, batch_idx_, token - begin_, head_), input.dtype,
-                size);
+    for (int64_t token = begin; token < end; ++token) {
+      prefetch(input, token + kRowsAhead);
+      void* to =
+          row_address(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
+      convert_row(to, pool.dtype, input_row(input, token), input.dtype, size);
+    }
   }
 
   void* ring_row(int64_t token) const {
@@ -107,10 +124,10 @@ class HeadAppender {
 
   // All keys pass through the ring, in order: a page is quantised as soon as its last token is
   // there, before a later token takes the row of its first.
-  void append_two_plane() const {
-    const int64_t due = format_.num_quantized_pages(end_);
-    int64_t next = begin_;
-    for (int64_t page = format_.num_quantized_pages(begin_); page < due; ++page) {
+  void append_two_plane(int64_t begin, int64_t end) const {
+    const int64_t due = format_.num_quantized_pages(end);
+    int64_t next = begin;
+    for (int64_t page = format_.num_quantized_pages(begin); page < due; ++page) {
       const int64_t page_begin = page * format_.page_size;
       next = put_recent(next, page_begin + format_.page_size);
       const void* rows[kMaxPlanePageSize];
@@ -122,14 +139,14 @@ class HeadAppender {
           kv.residuals + pages_[page] * kv.residual_page_stride_bytes +
               head_ * format_.residual_bytes());
     }
-    put_recent(next, end_);
+    put_recent(next, end);
   }
 
   // Returns the next token to put: `stop`, or `next` when that is already past it.
   int64_t put_recent(int64_t next, int64_t stop) const {
     for (; next < stop; ++next) {
-      convert_row(ring_row(next), format_.dtype,
-                  row_address(args_.k, batch_idx_, next - begin_, head_), args_.k.dtype,
+      prefetch(args_.k, next + kRowsAhead);
+      convert_row(ring_row(next), format_.dtype, input_row(args_.k, next), args_.k.dtype,
                   format_.key_dim);
     }
     return next;
@@ -139,8 +156,7 @@ class HeadAppender {
   const KvFormat& format_;
   int32_t batch_idx_;
   int32_t head_;
-  int64_t end_;
-  int64_t begin_;
+  int64_t first_;  // new token
   const int32_t* pages_;
 };
 
@@ -153,13 +169,25 @@ void append(const AppendArgs& args, const DeviceInfo& device) {
   int64_t num_tokens = 0;
   for (int32_t b = 0; b < args.batch.batch; ++b) num_tokens += new_lens ? new_lens[b] : max_new;
   const int64_t elements = num_tokens * format.num_kv_heads * format.key_dim;
-  const int64_t num_tasks = int64_t{args.batch.batch} * format.num_kv_heads;
   const int32_t num_threads = elements < kMinParallelElements ? 1 : device.num_threads;
+  // A task has neighbouring heads and takes kTokensAtATime tokens of each in turn: the rows of the
+  // heads are neighbours in the input.
+  const int64_t num_heads = format.num_kv_heads;
+  const int64_t heads_per_task =
+      std::clamp<int64_t>(args.batch.batch * num_heads / num_threads, 1, num_heads);
+  const int64_t groups = ceil_div(num_heads, heads_per_task);
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
-  for (int64_t task = 0; task < num_tasks; ++task) {
-    const auto b = static_cast<int32_t>(task / format.num_kv_heads);
-    const auto head = static_cast<int32_t>(task % format.num_kv_heads);
-    HeadAppender(args, b, head, new_lens ? new_lens[b] : max_new).run();
+  for (int64_t task = 0; task < args.batch.batch * groups; ++task) {
+    const auto b = static_cast<int32_t>(task / groups);
+    const int64_t first_head = task % groups * heads_per_task;
+    const int64_t num_new = new_lens ? new_lens[b] : max_new;
+    const int64_t kv_len = args.batch.kv_lens[b];
+    for (int64_t begin = kv_len - num_new; begin < kv_len; begin += kTokensAtATime) {
+      const int64_t end = std::min(begin + kTokensAtATime, kv_len);
+      for (int64_t h = first_head; h < std::min(first_head + heads_per_task, num_heads); ++h) {
+        HeadAppender(args, b, static_cast<int32_t>(h), num_new).run(begin, end);
+      }
+    }
   }
 }
 
