@@ -193,6 +193,7 @@ class BadInput(unittest.TestCase):
         self.refused([*dump, "--dump", text], "text.safetensors", "no header")
         self.refused([*dump, "--dump", text, "--json", text], "--json", "which this command uses too")
         self.refused([*bench, "--workload", "chat"], "allowed: planted, clustered, dump")
+        self.refused([*bench, "--dump", text], "--workload is planted", "with --dump", "dump")
 
     def test_prompts(self):
         generate = ["generate", "-m", "x.gguf"]

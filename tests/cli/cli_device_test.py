@@ -54,11 +54,15 @@ class Device(unittest.TestCase):
     def test_bad_flags(self):
         self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--device", "gpu"],
                             'gpu', "auto, cpu, cuda")
+        self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--device", "cuda"],
+                            '--kv-type is "f16"', "auto, bf16", "LONGDECODE_KV_TYPE",
+                            env={"LONGDECODE_KV_TYPE": "f16"})
         self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--graph", "magic"],
                             "magic", "any-length, block, off")
         self.assert_refused(2, ["perplexity", "-m", "x", "-f", "y", "--graph", "off,block"],
                             "--graph is off,block")
-        self.assert_refused(2, ["bench", "model", "-m", MODEL, "--batch", "2"], "--batch is 2")
+        self.assert_refused(2, ["bench", "model", "-m", MODEL, "--batch", "2"],
+                            "--batch is 2; allowed: 1 (more with --random-weights alone)")
         self.assert_refused(2, ["bench", "model"], "-m")
 
     @unittest.skipUnless(IS_BUILT, "no CUDA backend in this build")
@@ -69,11 +73,17 @@ class Device(unittest.TestCase):
         auto = {"LONGDECODE_DEVICE": "auto"}
         self.assert_refused(2, [*llama, "-m", "x"], "-m and --random-weights exclude each other",
                             env=auto)
-        self.assert_refused(2, [*llama, "--batch", "9"], "--batch is 9", "1 and 8", env=auto)
+        self.assert_refused(2, [*bench, ""], '--random-weights is ""', "llama-3.1-8b", env=auto)
+        self.assert_refused(2, [*llama, "--batch", "9"], "--batch is 9", "1 to 8", env=auto)
+        self.assert_refused(2, [*llama, "--kv-type", "f16"], "--kv-type", "auto, bf16", env=auto)
         self.assert_refused(2, [*llama, "--device", "cpu"], "--random-weights", "auto, cuda")
         self.assert_refused(2, [*llama, "-n", "0"], "-n is 0", env=auto)
         if not CUDA["available"]:
-            self.assert_refused(1, [*llama, "--device", "cuda"], CUDA["reason"])
+            cuda_and_model = {"LONGDECODE_DEVICE": "cuda", "LONGDECODE_MODEL": "x"}
+            self.assert_refused(1, llama, CUDA["reason"], env=cuda_and_model)
+            error = run(*llama, "-p", "5", "--layer-delta", "1=2", env=auto).stderr.decode()
+            for flag in ("--n-prompt", "--layer-delta"):
+                self.assertIn(f"note: {flag} has no effect with --random-weights\n", error)
 
     @unittest.skipIf(IS_BUILT, "this build has the CUDA backend")
     def test_random_weights_without_the_backend(self):

@@ -110,6 +110,11 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   if (!options.shapes_path.empty()) {
     LD_ASSIGN_OR_RETURN(requests, read_shapes_file(options.shapes_path, options.shape));
   }
+  const ShapeRequest& shape = options.shape;
+  if (options.shapes_path.empty() && !shape.dump.empty() && shape.workload != "dump") {
+    return invalid_argument("--workload is {}; allowed with --dump {}: dump", shape.workload,
+                            shape.dump);
+  }
   std::vector<std::string> inputs = {options.shapes_path};
   for (const ShapeRequest& request : requests) inputs.push_back(request.dump);
   LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path, inputs));

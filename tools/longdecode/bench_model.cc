@@ -35,7 +35,7 @@
 namespace longdecode::tool {
 namespace {
 
-constexpr int64_t kMaxBatch = 8;
+constexpr int32_t kMaxBatch = 8;
 
 constexpr const char* kFooter = R"(
 Rows as llama-bench has them: ppP @ dD is the prefill of P tokens after D tokens of context, tgN @
@@ -270,8 +270,27 @@ Status run_bench_model(const BenchModelOptions& options) {
   return output.write(rows_json(options, name, rows));
 }
 
+// -m on the command line: LONGDECODE_MODEL alone gives way to --random-weights.
+bool is_model_given(const BenchModelOptions& options) {
+  const char* variable = std::getenv("LONGDECODE_MODEL");
+  return !options.model_path.empty() && (variable == nullptr || options.model_path != variable);
+}
+
+Status check_batches(const BenchModelOptions& options, bool is_random) {
+  for (const int32_t batch : options.batches) {
+    if (batch >= 1 && batch <= (is_random ? kMaxBatch : 1)) continue;
+    return invalid_argument(
+        "--batch is {}; allowed: {}", batch,
+        is_random ? fmt::format("1 to {}", kMaxBatch) : "1 (more with --random-weights alone)");
+  }
+  return {};
+}
+
 Status check(const CLI::App& command, BenchModelOptions& options) {
-  const bool is_random = !options.random_model.empty();
+  const bool is_random = command.count("--random-weights") > 0;
+  if (is_random && is_model_given(options)) {
+    return invalid_argument("-m and --random-weights exclude each other");
+  }
   LD_RETURN_IF_ERROR(is_random ? check_bench_random_model(options)
                                : check_model_path(options.model_path));
   LD_RETURN_IF_ERROR(check_within("-p", options.prompt_tokens, 0, kMaxCount));
@@ -286,11 +305,14 @@ Status check(const CLI::App& command, BenchModelOptions& options) {
   for (const std::string& method : options.methods) {
     LD_RETURN_IF_ERROR(check_choice("--method", method, {"dense", "ffd"}));
   }
-  for (const int32_t batch : options.batches) {
-    LD_RETURN_IF_ERROR(check_within("--batch", batch, 1, is_random ? kMaxBatch : 1));
-  }
+  LD_RETURN_IF_ERROR(check_batches(options, is_random));
   LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
-  return is_random ? Status() : check_one_graph(options.session);
+  if (!is_random) return check_one_graph(options.session);
+  for (const char* flag : {"--file", "--n-prompt", "--dense-layers", "--layer-delta"}) {
+    if (command.count(flag) == 0) continue;
+    print_note(fmt::format("{} has no effect with --random-weights", flag));
+  }
+  return {};
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ Result<runner::Session> open_on_cuda(std::shared_ptr<const runner::Model> model,
                                      const SessionFlags& flags, runner::SessionOptions options,
                                      bool progress) {
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, detect_device(DeviceType::kCuda));
+  LD_RETURN_IF_ERROR(check_cuda_kv_type(flags));
   put_on_cuda(flags, device, options);
   const Progress bar("weights to the GPU", progress, "MiB");
   options.upload_progress = [bar](int64_t done, int64_t total) {

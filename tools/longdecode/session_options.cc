@@ -140,8 +140,8 @@ Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
   for (const std::string& graph : flags.graphs) {
     LD_RETURN_IF_ERROR(check_choice("--graph", graph, {"any-length", "block", "off"}));
   }
-
-  return check_choice("--device", flags.device, {"auto", "cpu", "cuda"});
+  LD_RETURN_IF_ERROR(check_choice("--device", flags.device, {"auto", "cpu", "cuda"}));
+  return flags.device == "cuda" ? check_cuda_kv_type(flags) : Status();
 }
 
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {
@@ -186,6 +186,11 @@ void put_on_cuda(const SessionFlags& flags, const DeviceInfo& device,
   options.prefill_chunk = kCudaPrefillChunk;
   options.graph = parse_graph(flags.graphs[0]);
   if (flags.kv_type == "auto") options.kv_dtype = DType::kBF16;
+}
+
+Status check_cuda_kv_type(const SessionFlags& flags) {
+  if (flags.kv_type == "auto" || flags.kv_type == "bf16") return {};
+  return unsupported("--kv-type is \"{}\"; allowed on cuda: auto, bf16", flags.kv_type);
 }
 
 Status check_one_graph(const SessionFlags& flags) {

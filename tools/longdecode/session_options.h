@@ -46,6 +46,9 @@ Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method
 void put_on_cuda(const SessionFlags& flags, const DeviceInfo& device,
                  runner::SessionOptions& options);
 
+// kUnsupported for a --kv-type that models on CUDA do not have.
+Status check_cuda_kv_type(const SessionFlags& flags);
+
 // Of a command that runs each model once.
 Status check_one_graph(const SessionFlags& flags);
 runner::GraphMode parse_graph(const std::string& name);
