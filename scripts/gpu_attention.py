@@ -91,7 +91,7 @@ def run(out, seconds, with_peers):
 
 
 def load():
-    return [row for name in ("gqa.json", "ffd.json") if (RESULTS / name).exists()
+    return [row for name in ("gqa.json", "ffd.json")
             for row in json.loads((RESULTS / name).read_text())]
 
 
@@ -303,17 +303,30 @@ def main():
     commands.add_parser("tables")
     commands.add_parser("plot")
     options = parser.parse_args()
+    if options.command == "pack" and not os.access(options.binary, os.X_OK):
+        packing.error(f"--binary is {options.binary}; allowed: the built command")
+    if options.command == "run" and not (HERE / SHAPES).is_file():
+        running.error(f"there is no {HERE / SHAPES}: run the copy of this script that pack makes")
+    try:
+        sys.exit(execute(options))
+    except (OSError, subprocess.CalledProcessError, ModuleNotFoundError) as error:
+        sys.exit(f"{parser.prog}: error: {error}")
+
+
+def execute(options):
+    """The exit status."""
     if options.command == "pack":
         pack(options.folder, options.binary)
     elif options.command == "run":
-        sys.exit(run(options.out, options.seconds, not options.no_peers))
+        return run(options.out, options.seconds, not options.no_peers)
     elif options.command == "plot":
         plot(load())
     else:
         rows = load()
         for draw in (dense_table, ffd_table, kept_table, dump_table):
             print(draw(rows))
-        print(mla_tables())
+        print(mla_tables(), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
