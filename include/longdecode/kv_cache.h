@@ -115,7 +115,8 @@ class LONGDECODE_API KvCache {
   // Lowers the tokens of the reserved step to new_tokens[b], at most those reserved, before a layer
   // is appended or marked, and gives back the pages that they do not need. For an engine that
   // reserves ahead, advances lengths of its own on the device and ends earlier than it thought: the
-  // device's arrays of step() keep what reserve put there.
+  // arrays of step() keep what reserve put there. So append is kFailedPrecondition from here on;
+  // mark_appended the layers.
   Status shrink_step(std::span<const int32_t> new_tokens);
 
   // The caller's word, instead of append, that the step's tokens of this layer are written, or will

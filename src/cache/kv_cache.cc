@@ -52,6 +52,7 @@ struct KvCache::Impl {
   StepArrays import_step;  // batch 1
   StepLayers step_layers;
   StreamHandle copy_stream = nullptr;  // of set_stream
+  bool is_step_shrunk = false;         // `step` holds more tokens and pages than the table
 
   CopyPage copy_page() {
     return [this](int32_t from, int32_t to) { return pools.copy_page(from, to, copy_stream); };
@@ -170,6 +171,7 @@ Status KvCache::Impl::reserve(std::span<const SequenceId> sequences,
   drop_stale_view();
   LD_RETURN_IF_ERROR(status);
   step_layers.reset();
+  is_step_shrunk = false;
   for (size_t b = 0; b < sequences.size(); ++b) {
     LD_ASSIGN_OR_RETURN(const int64_t kv_len, table.kv_len(sequences[b]));
     step.set(static_cast<int32_t>(b), {static_cast<int32_t>(kv_len) + new_tokens[b], new_tokens[b],
@@ -203,6 +205,11 @@ Status KvCache::Impl::append(int32_t layer_idx, const TensorView& k, const Tenso
   LD_RETURN_IF_ERROR(check_writable("append", layer_idx));
   const int32_t max_new = max_new_tokens();
   if (max_new == 0) return {};
+  if (is_step_shrunk) {
+    return failed_precondition(
+        "append after shrink_step, which leaves the arrays of the step as reserve filled them: "
+        "mark_appended what is written, or reserve again");
+  }
   if (k.rank != 4 || k.shape[0] != step.view().batch || k.shape[1] < max_new) {
     return invalid_argument(
         "k has rank {} and shape [{}, {}, ...]; the reserved step allows rank "
@@ -227,7 +234,9 @@ Status KvCache::append(int32_t layer_idx, const TensorView& k, const TensorView&
 Status KvCache::shrink_step(std::span<const int32_t> new_tokens) {
   LD_RETURN_IF_ERROR(check_not_moved(impl_.get()));
   LD_RETURN_IF_ERROR(impl_->step_layers.check_all_pending());
-  return impl_->table.shrink_step(new_tokens);
+  LD_RETURN_IF_ERROR(impl_->table.shrink_step(new_tokens));
+  impl_->is_step_shrunk = true;
+  return {};
 }
 
 Status KvCache::mark_appended(int32_t layer_idx) {

@@ -113,6 +113,13 @@ TEST(CApiRefusal, AStepShrinksBeforeItIsWritten) {
   EXPECT_EQ(ld_cache_shrink_step(h.cache, &less, -1), LD_INVALID_ARGUMENT);
   EXPECT_EQ(ld_cache_shrink_step(h.cache, &less, 1), LD_OK) << ld_last_error();
   EXPECT_EQ(ld_cache_shrink_step(h.cache, &count, 1), LD_INVALID_ARGUMENT);
+  // The arrays of the step still say 5 tokens and name the pages that were given back.
+  const ld_kv_format format = plain();
+  const int64_t shape[] = {1, count, format.num_kv_heads, format.key_dim};
+  std::vector<float> values(static_cast<size_t>(shape[1] * shape[2] * shape[3]));
+  const ld_tensor rows = ld_tensor_contiguous(values.data(), LD_DTYPE_F32, 4, shape);
+  EXPECT_EQ(ld_cache_append(h.cache, 0, &rows, &rows, nullptr), LD_FAILED_PRECONDITION);
+  EXPECT_TRUE(last_error_has("append after shrink_step")) << ld_last_error();
   for (const int32_t layer : {0, 1}) {
     EXPECT_EQ(ld_cache_mark_appended(h.cache, layer), LD_OK) << ld_last_error();
   }
@@ -120,6 +127,8 @@ TEST(CApiRefusal, AStepShrinksBeforeItIsWritten) {
   int64_t kv_len = 0;
   EXPECT_EQ(ld_cache_kv_len(h.cache, h.sequence, &kv_len), LD_OK);
   EXPECT_EQ(kv_len, 2);
+  ASSERT_EQ(ld_cache_reserve(h.cache, &h.sequence, &count, 1), LD_OK);
+  EXPECT_EQ(ld_cache_append(h.cache, 0, &rows, &rows, nullptr), LD_OK) << ld_last_error();
 }
 
 }  // namespace
