@@ -17,6 +17,11 @@ bool surely_overlap(const Extent& a, const Extent& b) {
   return a.begin == b.begin || holds(a, b.begin) || holds(b, a.begin);
 }
 
+// Elements up to the last row's first: how much of that row there is, the stride does not tell.
+int64_t reach(int64_t num_rows, int64_t stride) {
+  return stride > 0 ? (num_rows - 1) * stride + 1 : 0;
+}
+
 Extent plane_extent(const char* name, const uint8_t* plane, int64_t page_stride_bytes,
                     int64_t page_bytes, int64_t num_pages) {
   if (num_pages == 0) return {name};
@@ -84,14 +89,14 @@ Status check_apart(const DecodeArgs& args, const DecodeDesc& desc) {
       extent_of("stats.bytes_read", stats.bytes_read, heads),
       extent_of("stats.pseudo_max", stats.pseudo_max, rows),
       extent_of("stats.dropped_mass_bound", stats.dropped_mass_bound, rows),
-      extent_of("stats.kept_tiles", stats.kept_tiles, heads * stats.kept_tiles_stride)};
+      extent_of("stats.kept_tiles", stats.kept_tiles, reach(heads, stats.kept_tiles_stride))};
   const Extent inputs[] = {extent_of("q", args.q),
                            extent_of("sink_logits", args.sink_logits, desc.num_q_heads),
                            extent_of("batch.kv_lens", args.batch.kv_lens, batch),
                            extent_of("batch.query_lens", args.batch.query_lens, batch),
                            extent_of("batch.slots", args.batch.slots, batch),
                            extent_of("batch.block_table", args.batch.block_table,
-                                     batch * args.batch.block_table_stride)};
+                                     reach(batch, args.batch.block_table_stride))};
   LD_RETURN_IF_ERROR(check_apart(outputs, inputs));
   return check_apart(outputs, cache_extents(args.kv));
 }
