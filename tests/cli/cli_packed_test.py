@@ -45,10 +45,16 @@ class Packed(unittest.TestCase):
                           if " => " in line and f" => {libraries}/" not in line]
         system = ("libc.", "libm.", "libdl.", "librt.", "libpthread.")
         self.assertEqual([name for name in from_elsewhere if not name.startswith(system)], [])
+        kept = self.folder / "out" / "gqa.json"
+        kept.parent.mkdir()
+        kept.write_text("[]")
         no_time = run(sys.executable, self.folder / "gpu_attention.py", "run", self.folder / "out",
                       "--no-peers", "--seconds", "-1")
         self.assertEqual(no_time.returncode, 1, no_time.stderr)
         self.assertIn("no time left", no_time.stdout)
+        self.assertIn("no rows for ffd.json", no_time.stdout)
+        self.assertEqual([path.name for path in kept.parent.iterdir()], [kept.name])
+        self.assertEqual(kept.read_text(), "[]")
 
 
 if __name__ == "__main__":
