@@ -26,7 +26,7 @@ class ChunkPrefetch {
         part_bytes_(round_up(num_bytes / kParts, 64)) {}
   // Always inline: see ffd_tile_batch.cc.
   __attribute__((always_inline)) void ask_part() {
-    const uint8_t* stop = std::min(next_ + part_bytes_, end_);
+    const uint8_t* stop = next_ + std::min<int64_t>(part_bytes_, end_ - next_);
     for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
   }
 
