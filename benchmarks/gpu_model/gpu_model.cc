@@ -24,6 +24,7 @@ using cuda::LinearOutput;
 constexpr int32_t kChainLayers = 8;
 constexpr int64_t kChainTokens = 16384;
 constexpr int32_t kPrefillTokens = 2048;
+constexpr int kReplays = 10;  // of a chain, in a row
 constexpr int64_t kRateBytes = int64_t{1} << 30;
 static_assert(int64_t{2} * kVocab * kHidden <= kRateBytes);
 
@@ -170,9 +171,9 @@ class Bench {
           Variant{"  with head, sample", LayerChain::Parts::kStep,
                   layer_bytes + read_kv + int64_t{2} * kVocab * kHidden}}) {
       const char* method = keys == KeyEncoding::kPlain ? "dense" : "two-plane";
-      LD_ASSIGN_OR_RETURN(const double us, replay_us([&](cudaStream_t stream) {
-                            return chain->launch(v.parts, stream);
-                          }));
+      const auto launch = [&] { return chain->launch(v.parts, timer_.stream()); };
+      LD_RETURN_IF_ERROR(launch());  // loads the kernels
+      LD_ASSIGN_OR_RETURN(const double us, warm_graph_us(launch, timer_.stream(), kReplays));
       add(v.name, method, 1, v.bytes, us, static_cast<double>(v.bytes) / read_gb_s_ * 1e-3);
     }
     return {};
@@ -199,41 +200,6 @@ class Bench {
         timer_.measure([&](cudaStream_t stream) { return timer_.read(bytes, stream); }, 5));
     add(op, kernel, tokens, bytes, times.graph_us, floor.graph_us);
     return {};
-  }
-
-  // The median of replays of a graph of one step.
-  Result<double> replay_us(const Launch& launch) {
-    cudaStream_t stream = timer_.stream();
-    LD_RETURN_IF_ERROR(launch(stream));  // loads the kernels
-    LD_RETURN_IF_ERROR(
-        cuda_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture"));
-    const Status launched = launch(stream);
-    cudaGraph_t graph = nullptr;
-    LD_RETURN_IF_ERROR(cuda_status(cudaStreamEndCapture(stream, &graph), "capture"));
-    LD_RETURN_IF_ERROR(launched);
-    cudaGraphExec_t executable = nullptr;
-    LD_RETURN_IF_ERROR(
-        cuda_status(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate"));
-    cudaEvent_t begin = nullptr, end = nullptr;
-    LD_RETURN_IF_ERROR(cuda_status(cudaEventCreate(&begin), "cudaEventCreate"));
-    LD_RETURN_IF_ERROR(cuda_status(cudaEventCreate(&end), "cudaEventCreate"));
-    std::vector<double> samples;
-    for (int i = 0; i < 7; ++i) {
-      constexpr int kReplays = 10;
-      cudaEventRecord(begin, stream);
-      for (int k = 0; k < kReplays; ++k) cudaGraphLaunch(executable, stream);
-      cudaEventRecord(end, stream);
-      LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "replay"));
-      float ms = 0;
-      cudaEventElapsedTime(&ms, begin, end);
-      samples.push_back(ms * 1e3 / kReplays);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
   }
 
   void add(const char* op, const std::string& kernel, int32_t tokens, int64_t bytes, double us,

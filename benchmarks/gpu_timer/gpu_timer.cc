@@ -1,10 +1,13 @@
 #include "benchmarks/gpu_timer/gpu_timer.h"
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "benchmarks/gpu_timer/stream_read.h"
+#include "cuda/host/graph.h"
 #include "cuda/host/status.h"
 
 namespace longdecode::gpu_bench {
@@ -76,22 +79,15 @@ Result<double> GpuTimer::sample_events_us(const Launch& launch) {
 }
 
 Result<cudaGraphExec_t> GpuTimer::capture(const Launch& launch) {
-  LD_RETURN_IF_ERROR(
-      cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture"));
-  Status status;
-  for (int i = 0; i < kGraphCalls && status.ok(); ++i) {
-    status = flush();
-    if (status.ok()) status = launch(stream_);
-  }
-  cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-  LD_RETURN_IF_ERROR(status);
-  LD_RETURN_IF_ERROR(cuda_status(ended, "end of the capture"));
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t instantiated = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
-  LD_RETURN_IF_ERROR(cuda_status(instantiated, "cudaGraphInstantiate"));
-  return executable;
+  LD_ASSIGN_OR_RETURN(cudaGraph_t const graph, cuda::capture_graph(stream_, [&] {
+                        Status status;
+                        for (int i = 0; i < kGraphCalls && status.ok(); ++i) {
+                          status = flush();
+                          if (status.ok()) status = launch(stream_);
+                        }
+                        return status;
+                      }));
+  return cuda::instantiate_graph(graph);
 }
 
 Result<double> GpuTimer::replay_us(cudaGraphExec_t graph) {
@@ -128,6 +124,37 @@ Result<GpuTimes> GpuTimer::measure(const Launch& launch, int num_reps) {
     graphs.push_back(us);
   }
   return GpuTimes{median(events), *std::min_element(events.begin(), events.end()), median(graphs)};
+}
+
+Result<double> warm_graph_us(const std::function<Status()>& enqueue, cudaStream_t stream,
+                             int num_replays) {
+  struct Events {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    ~Events() {
+      if (begin != nullptr) cudaEventDestroy(begin);
+      if (end != nullptr) cudaEventDestroy(end);
+    }
+  } events;
+  LD_RETURN_IF_ERROR(cuda_status(cudaEventCreate(&events.begin), "cudaEventCreate"));
+  LD_RETURN_IF_ERROR(cuda_status(cudaEventCreate(&events.end), "cudaEventCreate"));
+  LD_ASSIGN_OR_RETURN(cudaGraph_t const captured, cuda::capture_graph(stream, enqueue));
+  LD_ASSIGN_OR_RETURN(cudaGraphExec_t const graph, cuda::instantiate_graph(captured));
+  const std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, decltype(&cudaGraphExecDestroy)>
+      owner(graph, &cudaGraphExecDestroy);
+  std::vector<double> samples;
+  for (int i = 0; i < kGraphSamples; ++i) {
+    LD_RETURN_IF_ERROR(cuda_status(cudaEventRecord(events.begin, stream), "cudaEventRecord"));
+    for (int k = 0; k < num_replays; ++k) {
+      LD_RETURN_IF_ERROR(cuda_status(cudaGraphLaunch(graph, stream), "cudaGraphLaunch"));
+    }
+    LD_RETURN_IF_ERROR(cuda_status(cudaEventRecord(events.end, stream), "cudaEventRecord"));
+    LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "replay"));
+    float ms = 0;
+    LD_RETURN_IF_ERROR(
+        cuda_status(cudaEventElapsedTime(&ms, events.begin, events.end), "cudaEventElapsedTime"));
+    samples.push_back(ms * 1e3 / num_replays);
+  }
+  return median(samples);
 }
 
 }  // namespace longdecode::gpu_bench

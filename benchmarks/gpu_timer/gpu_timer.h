@@ -64,6 +64,11 @@ class GpuTimer {
   double flush_us_ = 0;
 };
 
+// A graph of what `enqueue` puts on the stream, replayed num_replays times in a row without a
+// flush: microseconds of one replay, median of 7 samples.
+Result<double> warm_graph_us(const std::function<Status()>& enqueue, cudaStream_t stream,
+                             int num_replays);
+
 }  // namespace longdecode::gpu_bench
 
 #endif  // LONGDECODE_BENCHMARKS_GPU_TIMER_GPU_TIMER_H_

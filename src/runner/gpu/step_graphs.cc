@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
+#include "cuda/host/graph.h"
 #include "cuda/host/status.h"
 #include "runner/model/stopwatch.h"
 
@@ -60,25 +61,12 @@ Status StepGraphs::launch(const StepKind& kind, int64_t longest_kv_len,
 
 Result<cudaGraphExec_t> StepGraphs::capture(const std::function<Status()>& enqueue) {
   Stopwatch watch;
-  LD_RETURN_IF_ERROR(cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-                                 "cudaStreamBeginCapture"));
-  const Status enqueued = enqueue();
-  cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-  if (!enqueued.ok()) {
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of the capture that the error has broken
-    return enqueued;
-  }
-  LD_RETURN_IF_ERROR(cuda_status(ended, "cudaStreamEndCapture"));
+  LD_ASSIGN_OR_RETURN(cudaGraph_t const graph, cuda::capture_graph(stream_, enqueue));
   watch.lap(&stats_.capture_s);
   size_t num_nodes = 0;
   cudaGraphGetNodes(graph, nullptr, &num_nodes);
   stats_.num_nodes = static_cast<int64_t>(num_nodes);
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t instantiated = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
-  LD_RETURN_IF_ERROR(cuda_status(instantiated, "cudaGraphInstantiate"));
+  LD_ASSIGN_OR_RETURN(cudaGraphExec_t const executable, cuda::instantiate_graph(graph));
   watch.lap(&stats_.instantiate_s);
   ++stats_.num_captures;
   return executable;
