@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 
 #include "benchmarks/random_model/planted_cache.h"
+#include "runner/gpu/random.cuh"
 
 namespace longdecode::gpu_bench {
 namespace {
@@ -8,18 +9,9 @@ namespace {
 constexpr int kGroupTokens = 16;
 constexpr float kScoreDeviation = 2.0f;  // nats
 
-__device__ __forceinline__ uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
+using runner::mix;
 
-__device__ __forceinline__ float normal(uint64_t bits) {
-  const float u = (static_cast<float>(bits >> 40) + 0.5f) * 0x1p-24f;
-  const float angle = static_cast<float>(bits & 0xffffff) * (0x1p-24f * 6.2831853f);
-  return sqrtf(-2.0f * __logf(u)) * __cosf(angle);
-}
+__device__ __forceinline__ float normal(uint64_t bits) { return runner::normal_pair(bits).x; }
 
 // The sum of 256 threads' values, in all of them.
 __device__ __forceinline__ float block_sum(float value) {

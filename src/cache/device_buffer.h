@@ -37,6 +37,10 @@ class DeviceBuffer {
   }
 
   uint8_t* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   uint8_t* data_ = nullptr;

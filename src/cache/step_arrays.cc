@@ -24,7 +24,7 @@ Result<StepArrays> StepArrays::create(int32_t max_batch, int64_t width, const Ba
   LD_ASSIGN_OR_RETURN(arrays.memory_, DeviceBuffer::create(num_bytes.value(), backend, device));
   arrays.host_.assign(num_bytes.value() / sizeof(int32_t), -1);
   arrays.changed_pages_.resize(max_batch);
-  const auto* base = reinterpret_cast<const int32_t*>(arrays.memory_.data());
+  const auto* base = arrays.memory_.as<int32_t>();
   arrays.view_.kv_lens = base;
   arrays.view_.query_lens = base + arrays.max_batch_;
   arrays.view_.slots = base + 2 * arrays.max_batch_;
@@ -67,7 +67,7 @@ Status StepArrays::send_rows(int32_t batch, StreamHandle stream) const {
 
 Status StepArrays::send(int64_t first, int64_t count, StreamHandle stream) const {
   if (count == 0) return {};
-  return backend_->copy(reinterpret_cast<int32_t*>(memory_.data()) + first, host_.data() + first,
+  return backend_->copy(memory_.as<int32_t>() + first, host_.data() + first,
                         count * static_cast<int64_t>(sizeof(int32_t)), device_, stream);
 }
 

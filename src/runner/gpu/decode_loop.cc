@@ -75,12 +75,6 @@ Status DecodeLoop::step(std::span<const SequenceId> sequences, std::span<const i
   return commit(1);
 }
 
-// Waits for token token_idx of this run and hands it over.
-TokenVerdict DecodeLoop::deliver(int64_t token_idx, const DecodeLoopRequest& request) {
-  const int64_t row = first_row_ + token_idx;
-  return request.on_tokens({decoder_->history() + row * batch_, static_cast<size_t>(batch_)});
-}
-
 Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
                                          const DecodeLoopRequest& request) {
   reserved_steps_ = 0;  // an error may have left a window open
@@ -102,7 +96,8 @@ Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
   const auto deliver_next = [&]() -> Result<TokenVerdict> {
     LD_RETURN_IF_ERROR(
         cuda_status(cudaEventSynchronize(chosen_[num_delivered % 2]), "decode steps"));
-    return deliver(num_delivered++, request);
+    const int64_t row = first_row_ + num_delivered++;
+    return request.on_tokens({decoder_->history() + row * batch_, static_cast<size_t>(batch_)});
   };
   if (request.samples_first) {
     LD_RETURN_IF_ERROR(decoder_->enqueue_sample(batch_, request.sampler));

@@ -61,7 +61,6 @@ class DecodeLoop {
   Status reserve(std::span<const SequenceId> sequences, int64_t num_steps);
   Status commit(int64_t num_steps);
   Status launch(const StepKind& kind, int64_t longest_kv_len);
-  TokenVerdict deliver(int64_t token_idx, const DecodeLoopRequest& request);
   Status finish(std::span<const SequenceId> sequences, int64_t surplus, int64_t window_steps);
 
   GpuDecoder* decoder_;

@@ -1,7 +1,6 @@
 #include "runner/gpu/gpu_decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
@@ -27,11 +26,6 @@ constexpr int64_t kMinGemmTokens = 33;
 // Of the lengths of a prefill's slices, which are aligned to 16 bytes.
 constexpr int64_t kSliceLenStride = 4;
 
-template <typename T>
-T* as(const DeviceBuffer& buffer) {
-  return reinterpret_cast<T*>(buffer.data());
-}
-
 // Prefill attends densely to the stored keys, whatever the format.
 Result<BoundPlan> make_prefill_plan(const ModelConfig& config, const SessionOptions& options,
                                     const KvFormat& format, cudaStream_t stream) {
@@ -42,7 +36,7 @@ Result<BoundPlan> make_prefill_plan(const ModelConfig& config, const SessionOpti
   desc.num_q_heads = config.num_q_heads;
   desc.max_query_len = kMaxQueryLen;
   desc.max_kv_len = options.context_len;
-  desc.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  desc.softmax_scale = config.softmax_scale();
   return BoundPlan::create(desc, options.device, stream);
 }
 
@@ -165,9 +159,9 @@ int32_t GpuDecoder::slice_tokens() const {
 Status GpuDecoder::enqueue_decode(const KvCache& cache, unsigned parts) {
   Slice slice;
   slice.batch = cache.step();
-  slice.batch.kv_lens = as<int32_t>(kv_lens_);
+  slice.batch.kv_lens = kv_lens_.as<int32_t>();
   slice.batch.query_lens = nullptr;
-  slice.ids = as<int32_t>(ids_);
+  slice.ids = ids_.as<int32_t>();
   slice.parts = parts;
   if (slice.batch.batch > std::min(limits_.max_batch, slice_tokens())) {
     return unsupported("a decode step of {} sequences; a model with hidden_dim {} allows 1 to {}",
@@ -214,8 +208,8 @@ Status GpuDecoder::enqueue_attention(const Slice& slice, int32_t layer_idx, cons
     rope.model = rope_model(config_, weights_, weights_.layers[static_cast<size_t>(layer_idx)]);
     rope.batch = slice.batch;
     rope.query_len = slice.query_len;
-    rope.qkv = as<float>(qkv_);
-    rope.q = as<uint16_t>(q_);
+    rope.qkv = qkv_.as<float>();
+    rope.q = q_.as<uint16_t>();
     rope.kv = kv;
     LD_RETURN_IF_ERROR(cuda::rope_append(rope, device_, stream_));
   }
@@ -236,7 +230,7 @@ Status GpuDecoder::enqueue_attention(const Slice& slice, int32_t layer_idx, cons
   }
   if (limits_.wants_stats) {
     const int64_t layer_values = int64_t{limits_.max_batch} * config_.num_kv_heads;
-    args.stats.tokens_attended = as<int64_t>(stats_) + layer_idx * layer_values;
+    args.stats.tokens_attended = stats_.as<int64_t>() + layer_idx * layer_values;
     args.stats.bytes_read = args.stats.tokens_attended + config_.num_layers * layer_values;
   }
   return plans_.of_layer(layer_idx).run(args, stream_);
@@ -245,7 +239,7 @@ Status GpuDecoder::enqueue_attention(const Slice& slice, int32_t layer_idx, cons
 Status GpuDecoder::enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens) {
   cuda::LinearArgs output;
   output.weight = layer.attn_output;
-  output.x_bf16 = as<uint16_t>(o_);
+  output.x_bf16 = o_.as<uint16_t>();
   output.output = cuda::LinearOutput::kAddF32;
   output.y = x_.data();
   output.num_rows = config_.hidden_dim;
@@ -265,7 +259,7 @@ Status GpuDecoder::enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens) {
   LD_RETURN_IF_ERROR(cuda::linear(gate_up, device_, stream_));
   cuda::LinearArgs down = output;
   down.weight = layer.ffn_down;
-  down.x_bf16 = as<uint16_t>(activations_);
+  down.x_bf16 = activations_.as<uint16_t>();
   down.num_cols = config_.ffn_dim;
   return cuda::linear(down, device_, stream_);
 }
@@ -273,7 +267,7 @@ Status GpuDecoder::enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens) {
 Status GpuDecoder::enqueue_logits(const float* x, int32_t num_tokens) {
   cuda::LinearArgs args;
   args.weight = weights_.output;
-  args.bias = as<float>(logit_bias_);
+  args.bias = logit_bias_.as<float>();
   args.x_f32 = x;
   args.norm_weight = weights_.output_norm;
   args.norm_eps = config_.rms_eps;
@@ -293,8 +287,8 @@ Status GpuDecoder::enqueue_sample(int32_t batch, const SamplerOptions& options) 
   args.top_k = options.top_k;
   args.top_p = options.top_p;
   args.seed = options.seed;
-  args.ids = as<int32_t>(ids_);
-  args.steps = as<int32_t>(steps_);
+  args.ids = ids_.as<int32_t>();
+  args.steps = steps_.as<int32_t>();
   args.history = history_;
   args.history_steps = static_cast<int32_t>(limits_.history_steps);
   return cuda::sample(args, device_, stream_);
@@ -302,14 +296,14 @@ Status GpuDecoder::enqueue_sample(int32_t batch, const SamplerOptions& options) 
 
 Status GpuDecoder::enqueue_end(int32_t batch) {
   StepEndArgs args;
-  args.kv_lens = as<int32_t>(kv_lens_);
+  args.kv_lens = kv_lens_.as<int32_t>();
   args.batch = batch;
-  args.sums = as<double>(sums_);
+  args.sums = sums_.as<double>();
   args.num_layers = config_.num_layers;
   args.max_batch = limits_.max_batch;
   args.num_kv_heads = config_.num_kv_heads;
   if (limits_.wants_stats) {
-    args.tokens_attended = as<int64_t>(stats_);
+    args.tokens_attended = stats_.as<int64_t>();
     args.bytes_read = args.tokens_attended +
                       int64_t{config_.num_layers} * limits_.max_batch * config_.num_kv_heads;
   }
@@ -320,7 +314,7 @@ Status GpuDecoder::enqueue_prefill(KvCache* cache, int64_t first_position, int64
                                    bool wants_logits) {
   const float* last = nullptr;
   if (count >= kMinGemmTokens) {
-    LD_RETURN_IF_ERROR(prefill_->enqueue(as<int32_t>(ids_), count, cache));
+    LD_RETURN_IF_ERROR(prefill_->enqueue(ids_.as<int32_t>(), count, cache));
     last = prefill_->x() + (count - 1) * config_.hidden_dim;
   } else {
     LD_RETURN_IF_ERROR(enqueue_slices(*cache, first_position, count));
@@ -348,8 +342,8 @@ Status GpuDecoder::enqueue_slices(const KvCache& cache, int64_t first_position, 
   slice.is_prefill = true;
   for (int64_t done = 0; done < count; done += slice_len) {
     slice.query_len = static_cast<int32_t>(std::min<int64_t>(slice_len, count - done));
-    slice.batch.kv_lens = as<int32_t>(slice_lens_) + done / slice_len * kSliceLenStride;
-    slice.ids = as<int32_t>(ids_) + done;
+    slice.batch.kv_lens = slice_lens_.as<int32_t>() + done / slice_len * kSliceLenStride;
+    slice.ids = ids_.as<int32_t>() + done;
     LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
   }
   return Status();

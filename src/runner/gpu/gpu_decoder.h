@@ -78,7 +78,7 @@ class GpuDecoder {
   Status enqueue_logits(int32_t batch) { return enqueue_logits(x(), batch); }
   // Of one sequence, from the host.
   Status set_logits(const float* logits);
-  const float* logits() const { return reinterpret_cast<const float*>(logits_.data()); }
+  const float* logits() const { return logits_.as<float>(); }
   // [history_steps, max_batch] in host memory: row i has what the i-th enqueue_sample chose.
   const int32_t* history() const { return history_; }
   int32_t max_batch() const { return limits_.max_batch; }
@@ -116,7 +116,7 @@ class GpuDecoder {
   Status enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens);
   Status enqueue_logits(const float* x, int32_t num_tokens);
   int32_t slice_tokens() const;
-  float* x() const { return reinterpret_cast<float*>(x_.data()); }
+  float* x() const { return x_.as<float>(); }
 
   const ModelConfig& config_;
   const DeviceWeights& weights_;

@@ -1,6 +1,5 @@
 #include "runner/gpu/gpu_prefill.h"
 
-#include <cmath>
 #include <utility>
 
 #include "base/errors.h"
@@ -8,14 +7,6 @@
 #include "ops/backends.h"
 
 namespace longdecode::runner {
-namespace {
-
-template <typename T>
-T* as(const DeviceBuffer& buffer) {
-  return reinterpret_cast<T*>(buffer.data());
-}
-
-}  // namespace
 
 cuda::RopeModel rope_model(const ModelConfig& config, const DeviceWeights& weights,
                            const DeviceLayer& layer) {
@@ -63,9 +54,9 @@ Status GpuPrefill::allocate(int64_t max_tokens) {
 }
 
 Status GpuPrefill::enqueue(const int32_t* ids, int64_t count, KvCache* cache) {
-  LD_RETURN_IF_ERROR(cuda::embed(
-      {ids, weights_.token_embedding, as<float>(x_), count, config_.vocab_size, config_.hidden_dim},
-      device_, stream_));
+  LD_RETURN_IF_ERROR(cuda::embed({ids, weights_.token_embedding, x_.as<float>(), count,
+                                  config_.vocab_size, config_.hidden_dim},
+                                 device_, stream_));
   for (int32_t l = 0; l < config_.num_layers; ++l) {
     LD_RETURN_IF_ERROR(attend(l, count, cache));
     LD_RETURN_IF_ERROR(feed_forward(weights_.layers[static_cast<size_t>(l)], count));
@@ -78,7 +69,7 @@ Status GpuPrefill::attend(int32_t layer_idx, int64_t count, KvCache* cache) {
   LD_RETURN_IF_ERROR(norm(layer.attn_norm, count));
   cuda::GemmArgs qkv;
   qkv.weight = layer.qkv;
-  qkv.x = as<uint16_t>(normed_);
+  qkv.x = normed_.as<uint16_t>();
   qkv.bias = layer.qkv_bias;
   qkv.y = qkv_.data();
   qkv.num_rows = config_.q_dim() + 2 * config_.kv_dim();
@@ -90,10 +81,10 @@ Status GpuPrefill::attend(int32_t layer_idx, int64_t count, KvCache* cache) {
   rope.batch = cache->step();
   rope.batch.query_lens = nullptr;
   rope.query_len = static_cast<int32_t>(count);
-  rope.qkv = as<float>(qkv_);
-  rope.q = as<uint16_t>(q_);
-  rope.k = as<uint16_t>(k_);
-  rope.v = as<uint16_t>(v_);
+  rope.qkv = qkv_.as<float>();
+  rope.q = q_.as<uint16_t>();
+  rope.k = k_.as<uint16_t>();
+  rope.v = v_.as<uint16_t>();
   LD_RETURN_IF_ERROR(cuda::rope(rope, device_, stream_));
   const auto new_rows = [&](const DeviceBuffer& buffer) {
     return TensorView::contiguous(buffer.data(), DType::kBF16,
@@ -107,11 +98,11 @@ Status GpuPrefill::attend(int32_t layer_idx, int64_t count, KvCache* cache) {
   args.o.data = o_.data();
   args.kv = cache->layer(layer_idx);
   args.batch = cache->step();
-  args.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  args.softmax_scale = config_.softmax_scale();
   LD_RETURN_IF_ERROR(prefill_attention(args, device_, stream_));
   cuda::GemmArgs output;
   output.weight = layer.attn_output;
-  output.x = as<uint16_t>(o_);
+  output.x = o_.as<uint16_t>();
   output.output = cuda::LinearOutput::kAddF32;
   output.y = x_.data();
   output.num_rows = config_.hidden_dim;
@@ -124,7 +115,7 @@ Status GpuPrefill::feed_forward(const DeviceLayer& layer, int64_t count) {
   LD_RETURN_IF_ERROR(norm(layer.ffn_norm, count));
   cuda::GemmArgs gate_up;
   gate_up.weight = layer.gate_up;
-  gate_up.x = as<uint16_t>(normed_);
+  gate_up.x = normed_.as<uint16_t>();
   gate_up.output = cuda::LinearOutput::kStoreBf16;
   gate_up.y = gate_up_.data();
   gate_up.num_rows = 2 * int64_t{config_.ffn_dim};
@@ -132,11 +123,11 @@ Status GpuPrefill::feed_forward(const DeviceLayer& layer, int64_t count) {
   gate_up.num_tokens = count;
   LD_RETURN_IF_ERROR(multiply(gate_up));
   LD_RETURN_IF_ERROR(
-      cuda::silu_up({as<uint16_t>(gate_up_), as<uint16_t>(activations_), count, config_.ffn_dim},
+      cuda::silu_up({gate_up_.as<uint16_t>(), activations_.as<uint16_t>(), count, config_.ffn_dim},
                     device_, stream_));
   cuda::GemmArgs down;
   down.weight = layer.ffn_down;
-  down.x = as<uint16_t>(activations_);
+  down.x = activations_.as<uint16_t>();
   down.output = cuda::LinearOutput::kAddF32;
   down.y = x_.data();
   down.num_rows = config_.hidden_dim;
@@ -147,7 +138,7 @@ Status GpuPrefill::feed_forward(const DeviceLayer& layer, int64_t count) {
 
 Status GpuPrefill::norm(const float* weight, int64_t count) {
   return cuda::rms_norm(
-      {as<float>(x_), weight, config_.rms_eps, as<uint16_t>(normed_), count, config_.hidden_dim},
+      {x_.as<float>(), weight, config_.rms_eps, normed_.as<uint16_t>(), count, config_.hidden_dim},
       device_, stream_);
 }
 

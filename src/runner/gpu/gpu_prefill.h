@@ -36,7 +36,7 @@ class GpuPrefill {
   Status enqueue(const int32_t* ids, int64_t count, KvCache* cache);
 
   // fp32 [count, hidden_dim] of the last enqueue, after the last layer.
-  const float* x() const { return reinterpret_cast<const float*>(x_.data()); }
+  const float* x() const { return x_.as<float>(); }
   // What multiplies: "cublasLt 13.1.0" or "own kernel".
   const std::string& gemm_name() const { return gemm_->name(); }
 

@@ -2,6 +2,7 @@
 #ifndef LONGDECODE_RUNNER_MODEL_CONFIG_H_
 #define LONGDECODE_RUNNER_MODEL_CONFIG_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -37,6 +38,7 @@ struct ModelConfig {
 
   int64_t q_dim() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
+  float softmax_scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 };
 
 // kUnsupported for an architecture or an option that this runner lacks (the message lists what is

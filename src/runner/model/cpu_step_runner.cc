@@ -72,7 +72,7 @@ class CpuStepRunner final : public StepRunner {
     args.o.data = layer.o;
     args.kv = cache_->layer(layer.layer_idx);
     args.batch = cache_->step();
-    args.softmax_scale = decode_attention_.softmax_scale();
+    args.softmax_scale = config.softmax_scale();
     return prefill_attention(args, options_.device, nullptr);
   }
 

@@ -27,7 +27,6 @@ class DecodeAttention {
   void count_step();
   void fill(SessionStats* stats) const;
 
-  float softmax_scale() const { return plans_.softmax_scale(); }
   std::string kernel_name() const { return plans_.kernel_name(); }
 
  private:

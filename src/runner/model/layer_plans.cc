@@ -44,10 +44,9 @@ Result<LayerPlans> LayerPlans::create(const ModelConfig& config, const SessionOp
   desc.max_batch = shape.max_batch;
   desc.max_query_len = shape.max_query_len;
   desc.max_kv_len = options.context_len;
-  desc.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  desc.softmax_scale = config.softmax_scale();
   desc.ffd = options.ffd;
   LayerPlans plans;
-  plans.softmax_scale_ = desc.softmax_scale;
   plans.plan_idx_.resize(static_cast<size_t>(config.num_layers));
   LD_ASSIGN_OR_RETURN(BoundPlan main, BoundPlan::create(desc, options.device, stream));
   plans.plans_.push_back(std::move(main));

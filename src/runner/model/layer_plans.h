@@ -49,7 +49,6 @@ class LayerPlans {
     return plans_[plan_idx_[static_cast<size_t>(layer_idx)]].plan();
   }
   int32_t num_layers() const { return static_cast<int32_t>(plan_idx_.size()); }
-  float softmax_scale() const { return softmax_scale_; }
   // Of the session's method: "cpu/gqa_decode avx512" and the like.
   std::string kernel_name() const;
 
@@ -57,7 +56,6 @@ class LayerPlans {
   LayerPlans() = default;
   std::vector<BoundPlan> plans_;  // [0] is the session's method; the rest serve single layers
   std::vector<size_t> plan_idx_;  // [num_layers] into plans_
-  float softmax_scale_ = 0.0f;
 };
 
 }  // namespace longdecode::runner
