@@ -13,7 +13,7 @@ else()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+      set(CMAKE_CUDA_ARCHITECTURES 90a-real 80)  # of sources that nothing else is said of
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
@@ -39,6 +39,19 @@ elseif(LONGDECODE_CUDA STREQUAL "AUTO" OR NOT LONGDECODE_CUDA)
 else()
   message(FATAL_ERROR "LONGDECODE_CUDA is ON, but: ${longdecode_no_cuda}")
 endif()
+
+# longdecode_cuda_sources(HOPPER|SM80|BOTH FILES...): the architectures that CUDA sources of
+# `longdecode`, whose CUDA_ARCHITECTURES are OFF, are compiled for. SM80: machine code for 8.0, which 8.6 and 8.9 run too,
+# and PTX for later GPUs.
+function(longdecode_cuda_sources kind)
+  set(hopper --generate-code=arch=compute_90a,code=[sm_90a])
+  set(sm80 --generate-code=arch=compute_80,code=[compute_80,sm_80])
+  set(options_HOPPER ${hopper})
+  set(options_SM80 ${sm80})
+  set(options_BOTH ${hopper} ${sm80})
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY longdecode
+    PROPERTIES COMPILE_OPTIONS "${options_${kind}}")
+endfunction()
 
 # longdecode_configure_cuda(TARGET): flags of its CUDA sources and the static runtime.
 # CMake 3.25 drops CUDA_STANDARD 20 with nvcc 13, so the flag is passed by hand.

@@ -49,7 +49,9 @@ struct DeviceInfo {
   bool has_avx512_bf16 = false;
   bool has_amx_bf16 = false;
   // CUDA
-  int32_t compute_capability = 0;  // 90 for sm_90
+  // 90 for sm_90. It alone says which kernels run: a smaller one than the GPU's, with the
+  // shared_memory_bytes of that GPU, chooses the kernels for that one.
+  int32_t compute_capability = 0;
   int32_t num_sms = 0;
   int64_t shared_memory_bytes = 0;  // opt-in maximum per block
 };

@@ -1,5 +1,6 @@
 // Dense GQA decode on CUDA against the fp64 reference, with the checks of the op tests:
-// `gqa_test [all|quick|sanitize]`. Exit status 77 (skipped) where there is no device.
+// `gqa_test [all|quick|sanitize] [sm_80]`. sm_80: the kernels for sm_80, whatever the GPU is. Exit
+// status 77 (skipped) where there is no device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "tests/gpu/device_problem.h"
+#include "tests/gpu/h200.h"
 #include "tests/gpu/mla_workload.h"
 #include "tests/support/check.h"
 
@@ -24,7 +26,20 @@ using gpu_test::check_status;
 
 struct Tally {
   DeviceInfo device;
+  bool is_sm80 = false;
   int passed = 0, failed = 0;
+
+  // What the kernels serve.
+  std::vector<int32_t> head_dims() const {
+    return is_sm80 ? std::vector<int32_t>{128} : std::vector<int32_t>{64, 96, 128, 256};
+  }
+  std::vector<DType> dtypes() const {
+    return is_sm80 ? std::vector<DType>{DType::kBF16}
+                   : std::vector<DType>{DType::kBF16, DType::kF16};
+  }
+  // The wanted one, if there is one.
+  int32_t head_dim(int32_t wanted) const { return is_sm80 ? 128 : wanted; }
+  DType dtype(DType wanted) const { return is_sm80 ? DType::kBF16 : wanted; }
 
   void count(const std::string& fault, const std::string& what) {
     ++(fault.empty() ? passed : failed);
@@ -49,8 +64,8 @@ ProblemSpec dense_spec(DType dtype, int32_t group, int32_t num_kv_heads, int32_t
 // Every head_dim, dtype and page size, lengths around every boundary; groups 1 to 16 in turn.
 void test_shapes(Tally& tally, bool quick) {
   int32_t number = 0;
-  for (const int32_t head_dim : {64, 96, 128, 256}) {
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+  for (const int32_t head_dim : tally.head_dims()) {
+    for (const DType dtype : tally.dtypes()) {
       for (const int32_t page_size : {16, 32, 64, 128}) {
         for (const int32_t query_len : {1, 3, 8}) {
           if (quick && (number + query_len) % 5 != 0) continue;
@@ -76,7 +91,7 @@ void test_shapes(Tally& tally, bool quick) {
 }
 
 void test_layouts(Tally& tally) {
-  for (const int32_t head_dim : {64, 96, 128, 256}) {
+  for (const int32_t head_dim : tally.head_dims()) {
     for (const PoolLayout layout : {PoolLayout::kHnd, PoolLayout::kNhd, PoolLayout::kInterleaved}) {
       ProblemSpec spec = dense_spec(DType::kBF16, 3, 2, head_dim, 32, {100, 7, 350});
       spec.layout = layout;
@@ -103,7 +118,8 @@ void test_options(Tally& tally) {
       tally.run(spec, "soft cap, sinks");
     }
   }
-  ProblemSpec window = dense_spec(DType::kF16, 8, 2, 64, 16, {3000, 4096, 513});
+  ProblemSpec window =
+      dense_spec(tally.dtype(DType::kF16), 8, 2, tally.head_dim(64), 16, {3000, 4096, 513});
   window.desc.sliding_window = 700;  // the pages before it must not be read
   window.desc.learned_sinks = true;
   window.desc.batch_invariant = true;
@@ -131,8 +147,8 @@ void test_large(Tally& tally, bool quick) {
   tally.run(high, "large pool");
   for (const int32_t batch : {33, 132, 133, 700, 5000, 65539}) {
     if (quick && batch > 700) continue;
-    ProblemSpec spec =
-        dense_spec(DType::kBF16, batch > 10000 ? 1 : 5, batch > 10000 ? 1 : 2, 64, 16, {});
+    ProblemSpec spec = dense_spec(DType::kBF16, batch > 10000 ? 1 : 5, batch > 10000 ? 1 : 2,
+                                  tally.head_dim(64), 16, {});
     for (int32_t s = 0; s < batch; ++s) {
       const auto length = static_cast<int32_t>(s * 2654435761u % (batch > 10000 ? 25 : 150));
       spec.kv_lens.push_back(s % 17 == 3 ? 0 : length);
@@ -171,7 +187,7 @@ void test_graph(Tally& tally) {
 
 // A sequence's bits alone, among others, and with other query lengths of the run.
 void test_batch_invariance(Tally& tally) {
-  for (const int32_t head_dim : {64, 128, 256}) {
+  for (const int32_t head_dim : tally.head_dims()) {
     ProblemSpec many = dense_spec(DType::kBF16, 4, 2, head_dim, 64, {300, 5, 1500, 64, 900});
     many.desc.batch_invariant = true;
     many.desc.max_batch = 8;
@@ -225,8 +241,10 @@ void test_random(Tally& tally, int32_t count) {
       return static_cast<int32_t>(rng() % static_cast<uint32_t>(n));
     };
     constexpr int32_t kDims[] = {64, 96, 128, 256}, kPages[] = {16, 32, 64, 128};
-    ProblemSpec spec = dense_spec(below(2) == 0 ? DType::kBF16 : DType::kF16, 1 + below(16),
-                                  1 + below(3), kDims[below(4)], kPages[below(4)], {});
+    const DType dtype = tally.dtype(below(2) == 0 ? DType::kBF16 : DType::kF16);
+    const int32_t group = 1 + below(16), num_kv_heads = 1 + below(3);
+    const int32_t head_dim = tally.head_dim(kDims[below(4)]);
+    ProblemSpec spec = dense_spec(dtype, group, num_kv_heads, head_dim, kPages[below(4)], {});
     spec.seed = seed;
     spec.query_len = 1 + below(8);
     for (int32_t s = 1 + below(6); s > 0; --s) {
@@ -250,7 +268,7 @@ void test_random(Tally& tally, int32_t count) {
 
 // A few cases of every kind of instance and schedule, for compute-sanitizer.
 void test_few(Tally& tally) {
-  for (const int32_t head_dim : {64, 96, 128, 256}) {
+  for (const int32_t head_dim : tally.head_dims()) {
     for (const bool batch_invariant : {false, true}) {
       ProblemSpec spec = dense_spec(head_dim == 96 ? DType::kF16 : DType::kBF16, 5, 2, head_dim,
                                     head_dim == 128 ? 16 : 64, {0, 333, 64, 1});
@@ -261,18 +279,19 @@ void test_few(Tally& tally) {
       tally.run(spec, "few");
     }
   }
-  ProblemSpec many = dense_spec(DType::kBF16, 4, 1, 64, 16, std::vector<int32_t>(40, 20));
+  ProblemSpec many =
+      dense_spec(DType::kBF16, 4, 1, tally.head_dim(64), 16, std::vector<int32_t>(40, 20));
   many.kv_lens[7] = 700;
   tally.run(many, "few, many sequences");
 }
 
-int run_all(const std::string& what) {
+int run_all(const std::string& what, bool is_sm80) {
   const Result<DeviceInfo> device = detect_device(DeviceType::kCuda);
   if (!device.ok()) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;
   }
-  Tally tally{*device};
+  Tally tally{is_sm80 ? as_sm80(*device) : *device, is_sm80};
   const bool quick = what == "quick";
   const auto timed = [&](const char* name, const auto& test) {
     const auto start = std::chrono::steady_clock::now();
@@ -301,4 +320,7 @@ int run_all(const std::string& what) {
 }  // namespace
 }  // namespace longdecode::testing
 
-int main(int argc, char** argv) { return longdecode::testing::run_all(argc > 1 ? argv[1] : "all"); }
+int main(int argc, char** argv) {
+  const bool is_sm80 = argc > 1 && std::string(argv[argc - 1]) == "sm_80";
+  return longdecode::testing::run_all(argc > 1 + is_sm80 ? argv[1] : "all", is_sm80);
+}

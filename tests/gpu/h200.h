@@ -1,4 +1,4 @@
-// Facts of an H200, for tests of selection, which need none.
+// Facts of GPUs, for tests of selection, which need none.
 #ifndef LONGDECODE_TESTS_GPU_H200_H_
 #define LONGDECODE_TESTS_GPU_H200_H_
 
@@ -14,6 +14,23 @@ inline DeviceInfo h200() {
   device.compute_capability = 90;
   device.num_sms = 132;
   device.shared_memory_bytes = 232448;
+  return device;
+}
+
+inline DeviceInfo rtx4090() {
+  DeviceInfo device;
+  device.type = DeviceType::kCuda;
+  device.compute_capability = 89;
+  device.num_sms = 128;
+  device.shared_memory_bytes = 101376;
+  return device;
+}
+
+// A GPU that runs the kernels of sm_80 instead of its own, with the shared memory of those that
+// have the least.
+inline DeviceInfo as_sm80(DeviceInfo device) {
+  device.compute_capability = rtx4090().compute_capability;
+  device.shared_memory_bytes = rtx4090().shared_memory_bytes;
   return device;
 }
 

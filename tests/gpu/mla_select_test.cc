@@ -31,6 +31,10 @@ TEST(MlaSelect, RefusesWhatChangesTheScoresWithTheReason) {
   desc.sliding_window = 4096;
   EXPECT_NE(refusal(desc).find("sliding_window is 4096"), std::string::npos) << refusal(desc);
   desc = mla_desc();
+  EXPECT_NE(
+      refusal(mla_desc(), rtx4090()).find("compute_capability is 89; the kernel is for sm_90a"),
+      std::string::npos)
+      << refusal(mla_desc(), rtx4090());
   desc.learned_sinks = true;
   desc.soft_cap = 30.0f;  // every reason is listed
   EXPECT_NE(refusal(desc).find("learned_sinks is set"), std::string::npos) << refusal(desc);

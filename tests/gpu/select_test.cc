@@ -39,12 +39,40 @@ TEST(GqaSelect, ServesEveryShapeOfTheFamily) {
   }
 }
 
+// One family for every GPU from 8.0 on but Hopper, with bf16 at head_dim 128.
+TEST(GqaSelect, OtherGpusThanHopperRunTheKernelsOfSm80) {
+  for (const int32_t capability : {80, 86, 89, 100, 120}) {
+    DeviceInfo device = rtx4090();
+    device.compute_capability = capability;
+    DecodeDesc desc = dense_desc(128, 16);
+    desc.num_q_heads = 8 * 16;
+    desc.max_query_len = 8;
+    desc.soft_cap = 30.0f;
+    const Result<KernelChoice> choice = select_kernel(desc, device);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    EXPECT_EQ(choice->name, "cuda/gqa_decode");
+    EXPECT_EQ(choice->isa, "sm_80");
+    desc = dense_desc(64);
+    desc.format.dtype = desc.q_dtype = DType::kF16;
+    const std::string reasons = refusal(desc, device);
+    EXPECT_NE(reasons.find("head_dim is 64; 128"), std::string::npos) << reasons;
+    EXPECT_NE(reasons.find("dtype is 1; bf16"), std::string::npos) << reasons;
+  }
+  DeviceInfo small = rtx4090();
+  small.shared_memory_bytes = 65536;
+  EXPECT_NE(refusal(dense_desc(), small).find("shared_memory_bytes is 65536"), std::string::npos);
+  DeviceInfo old = rtx4090();
+  old.compute_capability = 75;
+  EXPECT_NE(refusal(dense_desc(), old).find("compute_capability is 75; 80 or more"),
+            std::string::npos);
+}
+
 TEST(GqaSelect, RefusalsListEveryReason) {
   DeviceInfo old = h200();
-  old.compute_capability = 80;
+  old.compute_capability = 75;
   DecodeDesc desc = dense_desc(80, 1);
   const std::string reasons = refusal(desc, old);
-  EXPECT_NE(reasons.find("compute_capability is 80"), std::string::npos) << reasons;
+  EXPECT_NE(reasons.find("compute_capability is 75"), std::string::npos) << reasons;
   EXPECT_NE(reasons.find("head_dim is 80"), std::string::npos) << reasons;
   EXPECT_NE(reasons.find("page_size is 1;"), std::string::npos) << reasons;
   desc = dense_desc();
@@ -100,6 +128,15 @@ TEST(GqaRunShape, RowGroupsFillCtasAndWorkersFillTheDevice) {
   EXPECT_EQ(most.num_row_blocks, 4);
   EXPECT_EQ(most.num_workers, 33);
   EXPECT_FALSE(most.merges_by_pair);
+}
+
+TEST(GqaRunShape, OneCtaAnSmOnSm80) {
+  const auto one = cuda::gqa::run_shape(dense_desc(), rtx4090(), 1, 1);
+  EXPECT_EQ(one.num_workers, 128);
+  const auto four = cuda::gqa::run_shape(dense_desc(), rtx4090(), 1, 8);  // 32 rows
+  EXPECT_EQ(four.cta_row_groups, 2);
+  EXPECT_EQ(four.num_row_blocks, 2);
+  EXPECT_EQ(four.num_workers, 64);
 }
 
 TEST(GqaRunShape, FixedSplitsDoNotDependOnTheRun) {

@@ -1,5 +1,6 @@
 // Launches that may start while the kernel before them still runs (programmatic dependent launch):
-// the kernel calls ptx::wait_dependency before it touches what earlier kernels write.
+// the kernel calls ptx::wait_dependency before it touches what earlier kernels write. One that is
+// compiled for sm_80 cannot, and starts when the kernel before has ended.
 #ifndef LONGDECODE_CUDA_HOST_LAUNCH_H_
 #define LONGDECODE_CUDA_HOST_LAUNCH_H_
 
@@ -15,6 +16,7 @@ struct LaunchShape {
   dim3 block;
   int64_t shared_bytes = 0;  // dynamic
   unsigned cluster = 1;      // CTAs of a cluster, along x
+  bool is_for_sm80 = false;  // the kernel is compiled for sm_80 alone, whatever runs it
 };
 
 template <class... Parameters, class... Arguments>
@@ -27,17 +29,22 @@ cudaError_t launch_programmatic(void (*kernel)(Parameters...), const LaunchShape
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  unsigned num_attributes = 0;
+  if (!shape.is_for_sm80) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
+    attributes[num_attributes++].val.clusterDim = {shape.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  config.numAttrs = num_attributes;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "cuda/host/architecture.h"
 #include "cuda/host/status.h"
 #include "cuda/kernels/gqa_append/cache_params.h"
 #include "cuda/kernels/matvec/kernel.h"
@@ -42,6 +43,7 @@ Status check_dim(int64_t value, const char* op, const char* name) {
 template <class Launch>
 Status start(const DeviceInfo& device, StreamHandle stream, const char* what,
              const Launch& launch) {
+  LD_RETURN_IF_ERROR(check_model_device(device));
   const DeviceGuard guard(device.device_idx);
   LD_RETURN_IF_ERROR(guard.status());
   return cuda_status(launch(static_cast<cudaStream_t>(stream)), what);
@@ -142,6 +144,12 @@ Status check_cache(const RopeAppendArgs& args) {
 }
 
 }  // namespace
+
+Status check_model_device(const DeviceInfo& device) {
+  if (architecture_of(device) == Architecture::kSm90a) return {};
+  return unsupported("models on CUDA: compute_capability is {}; their kernels are for sm_90a (90)",
+                     device.compute_capability);
+}
 
 Status embed(const EmbedArgs& args, const DeviceInfo& device, StreamHandle stream) {
   constexpr const char* kOp = "embed";

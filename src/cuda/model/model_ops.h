@@ -29,6 +29,10 @@
 
 namespace longdecode::cuda {
 
+// kUnsupported where the operations do not run: they are compiled for Hopper (sm_90a) alone. They
+// refuse the same.
+Status check_model_device(const DeviceInfo& device);
+
 // Most tokens of one `linear`, and query tokens of one sequence of `rope_append`.
 inline constexpr int32_t kMaxLinearTokens = 8;
 

@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/host/status.h"
+#include "cuda/model/model_ops.h"
 #include "runner/gpu/decode_loop.h"
 #include "runner/gpu/device_weights.h"
 #include "runner/gpu/gpu_decoder.h"
@@ -113,6 +114,7 @@ class GpuStepRunner final : public StepRunner {
  private:
   // Before gigabytes are uploaded: whether the device has kernels for this model at all.
   Status check_kernels() const {
+    LD_RETURN_IF_ERROR(cuda::check_model_device(options_.device));
     LayerPlanShape shape;
     shape.q_dtype = DType::kBF16;
     return LayerPlans::create(model_->config(), options_, cache_->desc().format, shape, stream_)

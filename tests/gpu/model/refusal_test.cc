@@ -39,6 +39,19 @@ void expect_refused(const Status& status, StatusCode code,
   }
 }
 
+TEST(CudaModelRefusal, OtherGpusThanHopper) {
+  for (const int32_t capability : {80, 89, 100}) {
+    DeviceInfo device = h200();
+    device.compute_capability = capability;
+    const std::string value = "compute_capability is " + std::to_string(capability);
+    for (const Status& status :
+         {cuda::check_model_device(device), cuda::linear(linear_args(), device, nullptr)}) {
+      expect_refused(status, StatusCode::kUnsupported, {value.c_str(), "sm_90a (90)"});
+    }
+  }
+  EXPECT_TRUE(cuda::check_model_device(h200()).ok());
+}
+
 TEST(CudaModelRefusal, Linear) {
   const auto refused = [](auto change, StatusCode code, std::initializer_list<const char*> words) {
     cuda::LinearArgs args = linear_args();

@@ -8,7 +8,8 @@ namespace longdecode::cuda {
 
 Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo& device) {
   Requirements needs;
-  needs.require_hopper(desc, device);
+  needs.require_hopper(device);
+  needs.require_decode(desc, device);
   needs.require_plain_scores(desc);
   const int64_t rows = int64_t{desc.max_query_len} * desc.num_q_heads;
   needs.require(
@@ -23,7 +24,7 @@ Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo&
       fmt::format("shared_memory_bytes is {}; {} rows of head_dim {} with pages of {} need more",
                   device.shared_memory_bytes, rows / desc.format.num_kv_heads, desc.format.key_dim,
                   desc.format.page_size));
-  return needs.choose("cuda/ffd_decode");
+  return needs.choose("cuda/ffd_decode", device);
 }
 
 Result<std::unique_ptr<DecodeKernel>> make_ffd_decode(const DecodeDesc& desc,

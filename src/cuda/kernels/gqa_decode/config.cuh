@@ -33,9 +33,14 @@ struct Config {
   static constexpr int kDimBlocks = kDim / 16;        // k steps of S, M blocks of O^T
   static constexpr int kPlaneBytes = kTileTokens * kDim * 2;
   static constexpr int kStageBytes = 2 * kPlaneBytes;  // K, V
-  // Ring of two CTAs an SM (a row group each), or of one. One stage is being consumed.
-  static constexpr int kStagesOfTwo = 80 * 1024 / kStageBytes;
-  static constexpr int kStagesOfOne = 160 * 1024 / kStageBytes;
+  // Bytes of a CTA's ring: two CTAs an SM (a row group each), or one; on sm_80 one. A stage is
+  // being consumed.
+  static constexpr int ring_bytes(int row_groups) {
+    if (kTile.is_sm80) return 64 * 1024;
+    return (row_groups == 1 ? 80 : 160) * 1024;
+  }
+  static constexpr int num_stages(int row_groups) { return ring_bytes(row_groups) / kStageBytes; }
+  static constexpr int kMaxStages = num_stages(kMaxRowGroups);
   static constexpr int kMaxThreads = 32 * (kTokenWarps * kMaxRowGroups + 1);
   // A partial: O^T in fragment order, float4 [kDimBlocks][32 lanes] = (dim g, row 2c), (g, 2c + 1),
   // (g + 8, 2c), (g + 8, 2c + 1), then [4] = (max, sum) of rows 2c and 2c + 1.
@@ -47,7 +52,7 @@ struct Config {
   };
   // Followed by the ring, [stages][K, V][kPlaneBytes], at Params::ring_offset.
   struct SharedStorage {
-    uint64_t k_full[kStagesOfOne], v_full[kStagesOfOne], empty[kStagesOfOne];
+    uint64_t k_full[kMaxStages], v_full[kMaxStages], empty[kMaxStages];
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
     int4 segments[kSegmentSlots][2];
     int block_sums[kSequenceBlocks];  // batches beyond kWindowSequences only
@@ -60,11 +65,12 @@ struct Config {
     return static_cast<int>((end + 1023) / 1024 * 1024);
   }
   static constexpr int shared_bytes(int row_groups) {
-    return ring_offset(row_groups) + kStageBytes * (row_groups == 1 ? kStagesOfTwo : kStagesOfOne);
+    return ring_offset(row_groups) + kStageBytes * num_stages(row_groups);
   }
-  // 227 KB an SM for CTAs, each of which costs 1 KB more.
-  static_assert(2 * (shared_bytes(1) + 1024) <= 233472, "two CTAs with one row group");
-  static_assert(shared_bytes(kMaxRowGroups) <= 232448, "shared memory of sm_90");
+  // 228 KB an SM for CTAs, each of which costs 1 KB more; of sm_86 and sm_89 100 KB.
+  static_assert(kTile.is_sm80 || 2 * (shared_bytes(1) + 1024) <= 233472,
+                "two CTAs with one row group");
+  static_assert(shared_bytes(kMaxRowGroups) <= (kTile.is_sm80 ? 101376 : 232448));
 };
 
 // Shared-memory address of a member of SharedStorage.

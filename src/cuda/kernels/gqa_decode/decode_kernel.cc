@@ -9,24 +9,33 @@
 #include "base/integer_math.h"
 #include "base/status_macros.h"
 #include "cuda/device/divisor.h"
+#include "cuda/host/architecture.h"
 #include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/kernels/gqa_decode/params.h"
+#include "cuda/kernels/gqa_decode/sm80/launch.h"
 #include "cuda/kernels/gqa_decode/sm90/launch.h"
 #include "cuda/kernels/gqa_decode/stats.h"
 
 namespace longdecode::cuda::gqa {
 namespace {
 
-using Launch = cudaError_t (*)(const CUtensorMap&, const CUtensorMap&, Params, bool, cudaStream_t);
+using Sm90Launch = cudaError_t (*)(const CUtensorMap&, const CUtensorMap&, Params, bool,
+                                   cudaStream_t);
+using Sm80Launch = cudaError_t (*)(const sm80::Pools&, Params, bool, cudaStream_t);
 
 template <int... kIndices>
-constexpr std::array<Launch, kNumInstances> make_launches(std::integer_sequence<int, kIndices...>) {
-  return {sm90::launch<kIndices>...};
+constexpr auto make_sm90_launches(std::integer_sequence<int, kIndices...>) {
+  return std::array<Sm90Launch, sizeof...(kIndices)>{sm90::launch<kIndices>...};
 }
-constexpr std::array<Launch, kNumInstances> kLaunches =
-    make_launches(std::make_integer_sequence<int, kNumInstances>());
+template <int... kIndices>
+constexpr auto make_sm80_launches(std::integer_sequence<int, kIndices...>) {
+  return std::array<Sm80Launch, sizeof...(kIndices)>{sm80::launch<kFirstSm80 + kIndices>...};
+}
+constexpr auto kSm90Launches = make_sm90_launches(std::make_integer_sequence<int, kFirstSm80>());
+constexpr auto kSm80Launches =
+    make_sm80_launches(std::make_integer_sequence<int, kNumInstances - kFirstSm80>());
 
 constexpr int64_t kAlignment = 256;
 // The merge has CTAs for every pair of batches up to this many (the decode kernel's one window).
@@ -44,9 +53,7 @@ int64_t partials_bytes(const RunShape& shape, int32_t head_dim) {
 class GqaDecodeKernel final : public DecodeKernel {
  public:
   GqaDecodeKernel(const DecodeDesc& desc, const DeviceInfo& device)
-      : desc_(desc),
-        device_(device),
-        instance_(instance_for(desc.format.key_dim, desc.q_dtype == DType::kF16)) {
+      : desc_(desc), device_(device), instance_(instance_for(desc, device)) {
     for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
       const RunShape shape = run_shape(desc, device, desc.max_batch, query_len);
       partials_bytes_ = std::max(partials_bytes_,
@@ -67,20 +74,37 @@ class GqaDecodeKernel final : public DecodeKernel {
     const DeviceGuard guard(device_.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
-    CUtensorMap k_map, v_map;
-    LD_RETURN_IF_ERROR(encode_pool(args.kv.k, k_map));
-    LD_RETURN_IF_ERROR(encode_pool(args.kv.v, v_map));
     const Params params = make_params(args, shape, workspace);
-    LD_RETURN_IF_ERROR(
-        cuda_status(kLaunches[instance_](k_map, v_map, params, shape.may_split, stream),
-                    "launch of gqa_decode"));
+    LD_RETURN_IF_ERROR(launch(args.kv, params, shape.may_split, stream));
     if (!wants_stats(args.stats)) return Status();
     return cuda_status(launch_stats(make_stats_params(args), stream), "launch of dense statistics");
   }
 
  private:
+  Status launch(const KvLayerView& kv, const Params& params, bool may_split,
+                cudaStream_t stream) const {
+    cudaError_t error;
+    if (instance_ >= kFirstSm80) {
+      const sm80::Pools pools{sm80_pool(kv.k), sm80_pool(kv.v)};
+      error = kSm80Launches[instance_ - kFirstSm80](pools, params, may_split, stream);
+    } else {
+      CUtensorMap k_map, v_map;
+      LD_RETURN_IF_ERROR(encode_pool(kv.k, k_map));
+      LD_RETURN_IF_ERROR(encode_pool(kv.v, v_map));
+      error = kSm90Launches[instance_](k_map, v_map, params, may_split, stream);
+    }
+    return cuda_status(error, "launch of gqa_decode");
+  }
+
+  static sm80::Pool sm80_pool(const TensorView& view) {
+    return {static_cast<const uint16_t*>(view.data), stride_of(view, 0), stride_of(view, 1),
+            stride_of(view, 2)};
+  }
+
+  // Of sm_80 all of a tile.
   int32_t box_tokens() const {
-    return std::min(desc_.format.page_size, kInstances[instance_].tokens());
+    const int32_t tile_tokens = kInstances[instance_].tokens();
+    return instance_ >= kFirstSm80 ? tile_tokens : std::min(desc_.format.page_size, tile_tokens);
   }
 
   Status encode_pool(const TensorView& view, CUtensorMap& map) const {
@@ -150,16 +174,17 @@ class GqaDecodeKernel final : public DecodeKernel {
 
 }  // namespace
 
-int32_t instance_for(int32_t head_dim, bool is_f16) {
-  const auto* const found =
-      std::find(std::begin(kInstances), std::end(kInstances), Tile{head_dim, is_f16});
+int32_t instance_for(const DecodeDesc& desc, const DeviceInfo& device) {
+  const Tile tile{desc.format.key_dim, desc.format.dtype == DType::kF16,
+                  architecture_of(device) == Architecture::kSm80};
+  const auto* const found = std::find(std::begin(kInstances), std::end(kInstances), tile);
   return found == std::end(kInstances) ? -1 : static_cast<int32_t>(found - kInstances);
 }
 
 RunShape run_shape(const DecodeDesc& desc, const DeviceInfo& device, int32_t batch,
                    int32_t query_len) {
   const int32_t group = desc.num_q_heads / desc.format.num_kv_heads;
-  const Tile& tile = kInstances[instance_for(desc.format.key_dim, desc.q_dtype == DType::kF16)];
+  const Tile& tile = kInstances[instance_for(desc, device)];
   const auto row_blocks_of = [&](int32_t row_groups) {
     return static_cast<int32_t>(ceil_div(row_groups, tile.max_row_groups()));
   };
@@ -170,9 +195,8 @@ RunShape run_shape(const DecodeDesc& desc, const DeviceInfo& device, int32_t bat
   const int64_t max_pairs = int64_t{desc.max_batch} * desc.format.num_kv_heads;
   const int64_t pairs = int64_t{batch} * desc.format.num_kv_heads;
   const bool one_tile = desc.max_kv_len <= tile.tokens();
-  // Two CTAs an SM where each has one row group.
   const auto slots_of = [&](int32_t row_groups) {
-    return device.num_sms * (row_groups == 1 ? 2 : 1) / row_blocks_of(row_groups);
+    return device.num_sms * tile.ctas_per_sm(row_groups) / row_blocks_of(row_groups);
   };
   if (desc.batch_invariant) {
     // Neither the batch nor the query length of the run may change the splits.

@@ -10,7 +10,7 @@
 namespace longdecode::cuda::gqa {
 
 // -1: none.
-int32_t instance_for(int32_t head_dim, bool is_f16);
+int32_t instance_for(const DecodeDesc& desc, const DeviceInfo& device);
 
 // What the host decides about a run, from shapes alone (lengths stay on the device).
 struct RunShape {

@@ -1,9 +1,10 @@
-// The computing warps, and the prologue that all architectures share.
+// A CTA: the producer warp beside the computing warps. What differs between architectures is in the
+// loader.
 #ifndef LONGDECODE_CUDA_KERNELS_GQA_DECODE_KERNEL_CUH_
 #define LONGDECODE_CUDA_KERNELS_GQA_DECODE_KERNEL_CUH_
 
 #include "cuda/kernels/gqa_decode/epilogue.cuh"
-#include "cuda/kernels/gqa_decode/schedule.cuh"
+#include "cuda/kernels/gqa_decode/produce.cuh"
 
 namespace longdecode::cuda::gqa {
 
@@ -76,6 +77,33 @@ __device__ __forceinline__ void compute(const Params& params, typename C::Shared
       stage.advance(params.num_stages);
     }
     finish_item<C>(params, s_storage, item, cta_group, row_group, token_warp, state, output);
+  }
+}
+
+template <class C, class Loader>
+__device__ __forceinline__ void run_cta(const Loader& loader, const Params& params,
+                                        uint8_t* s_raw) {
+  auto& s_storage = *reinterpret_cast<typename C::SharedStorage*>(s_raw);
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);
+  const int compute_warps = blockDim.x / 32 - 1;
+  Schedule<C> schedule(params);
+  if (warp == compute_warps && threadIdx.x % 32 == 0) loader.prefetch();
+  ptx::wait_dependency();
+  if (warp == compute_warps) {
+    // Small batches and fixed splits need nothing from the other warps.
+    if (!Schedule<C>::needs_block_sums(params)) {
+      schedule.init(params, Place(params).worker, nullptr);
+    }
+  }
+  set_up<C>(params, s_storage, schedule, Loader::kFullArrivals);
+  ptx::launch_dependents();  // the merge kernel, or whoever follows
+  if (warp == compute_warps) {
+    if (Schedule<C>::needs_block_sums(params)) {
+      schedule.init(params, Place(params).worker, s_storage.block_sums);
+    }
+    produce<C>(loader, params, ptx::shared_address(s_raw), schedule);
+  } else {
+    compute<C>(params, s_storage, warp % C::kTokenWarps, warp / C::kTokenWarps);
   }
 }
 

@@ -40,7 +40,7 @@ struct Params {
   Divisor num_workers;     // CTAs that share the tiles of one row block
   Divisor num_splits;      // of a pair with fixed_splits
   int32_t page_shift;      // log2(page_size)
-  int32_t box_shift;       // log2(tokens of a TMA box): min(page_size, tile)
+  int32_t box_shift;       // log2(tokens of a box of shared memory): of TMA min(page_size, tile)
   bool causal;
   bool fixed_splits;    // batch-invariant: the same splits whatever the neighbours
   bool merges_by_pair;  // the merge kernel has CTAs for every pair, not for every worker

@@ -9,11 +9,13 @@ namespace longdecode::cuda {
 
 Result<KernelChoice> select_gqa_decode(const DecodeDesc& desc, const DeviceInfo& device) {
   Requirements needs;
-  needs.require_hopper(desc, device);
+  needs.require_portable(desc, device);
+  needs.require_decode(desc, device);
   needs.require_plain_pages(desc, device);
   const KvFormat& format = desc.format;
-  const int32_t instance = gqa::instance_for(format.key_dim, false);
-  needs.require(instance >= 0, fmt::format("head_dim is {}; 64, 96, 128 or 256", format.key_dim));
+  const int32_t instance = gqa::instance_for(desc, device);
+  needs.require(instance >= 0 || architecture_of(device) == Architecture::kSm80,
+                fmt::format("head_dim is {}; 64, 96, 128 or 256", format.key_dim));
   if (instance >= 0) {
     const int64_t tiles = ceil_div(desc.max_kv_len, gqa::kInstances[instance].tokens());
     const int64_t pairs = int64_t{desc.max_batch} * format.num_kv_heads;
@@ -22,7 +24,7 @@ Result<KernelChoice> select_gqa_decode(const DecodeDesc& desc, const DeviceInfo&
         fmt::format("max_batch {} x num_kv_heads {} x {} tiles of max_kv_len; at most 2^31 - 1",
                     desc.max_batch, format.num_kv_heads, tiles));
   }
-  return needs.choose("cuda/gqa_decode");
+  return needs.choose("cuda/gqa_decode", device);
 }
 
 Result<std::unique_ptr<DecodeKernel>> make_gqa_decode(const DecodeDesc& desc,

@@ -19,9 +19,7 @@ constexpr float kLog2E = 1.44269504088896340736f;
 Status check(const PrefillArgs& args, const DeviceInfo& device) {
   const KvFormat& format = args.kv.format;
   Requirements requirements;
-  requirements.require(
-      device.compute_capability >= 90,
-      fmt::format("compute_capability is {}; 90 or more is needed", device.compute_capability));
+  requirements.require_hopper(device);
   requirements.require(format.op == Op::kGqa, "the cache is MLA; GQA is allowed");
   requirements.require(
       format.dtype == DType::kBF16 && args.q.dtype == DType::kBF16 && args.o.dtype == DType::kBF16,
@@ -37,7 +35,7 @@ Status check(const PrefillArgs& args, const DeviceInfo& device) {
                        "sink_logits are given; they are not supported");
   requirements.require(args.q.shape[1] <= 65535,
                        fmt::format("num_q_heads is {}; at most 65535", args.q.shape[1]));
-  return requirements.choose("cuda/gqa_prefill").status();
+  return requirements.choose("cuda/gqa_prefill", device).status();
 }
 
 }  // namespace

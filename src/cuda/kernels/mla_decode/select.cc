@@ -8,11 +8,12 @@ namespace longdecode::cuda {
 
 Result<KernelChoice> select_mla_decode(const DecodeDesc& desc, const DeviceInfo& device) {
   Requirements needs;
-  needs.require_hopper(desc, device);
+  needs.require_hopper(device);
+  needs.require_decode(desc, device);
   needs.require_plain_pages(desc, device);
   needs.require_plain_scores(desc);
   needs.require(desc.method == Method::kDense, "method is ffd; dense is allowed");
-  return needs.choose("cuda/mla_decode");
+  return needs.choose("cuda/mla_decode", device);
 }
 
 Result<std::unique_ptr<DecodeKernel>> make_mla_decode(const DecodeDesc& desc,

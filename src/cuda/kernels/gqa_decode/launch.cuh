@@ -1,6 +1,6 @@
-// Launches the merge kernel behind the decode kernel.
-#ifndef LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_
-#define LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_
+// Launches an instance: the decode kernel and, where a pair may be split, the merge kernel.
+#ifndef LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_CUH_
+#define LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_CUH_
 
 #include <cuda_runtime_api.h>
 
@@ -30,9 +30,27 @@ cudaError_t launch_merge(const Params& params, cudaStream_t stream) {
                                           : static_cast<int>(params.num_workers.value),
                     params.num_row_groups);
   shape.block = dim3(32 * kMergeWarps);
+  shape.is_for_sm80 = kInstances[kInstance].is_sm80;
   return launch_programmatic(gqa_merge_kernel<kInstance>, shape, stream, params, warps_per_slice);
+}
+
+// `kernel` gets `sources`, where K and V are, and params.
+template <int kInstance, class Kernel, class... Sources>
+cudaError_t launch_kernels(Kernel* kernel, Params params, bool may_split, cudaStream_t stream,
+                           const Sources&... sources) {
+  using C = Config<kInstances[kInstance]>;
+  params.num_stages = C::num_stages(params.cta_row_groups);
+  params.ring_offset = C::ring_offset(params.cta_row_groups);
+  LaunchShape shape;
+  shape.grid = dim3(params.num_workers.value * params.num_row_blocks.value);
+  shape.block = dim3(32 * (C::kTokenWarps * params.cta_row_groups + 1));
+  shape.shared_bytes = C::shared_bytes(params.cta_row_groups);
+  shape.is_for_sm80 = kInstances[kInstance].is_sm80;
+  const cudaError_t error = launch_programmatic(kernel, shape, stream, sources..., params);
+  if (error != cudaSuccess || !may_split) return error;
+  return launch_merge<kInstance>(params, stream);
 }
 
 }  // namespace longdecode::cuda::gqa
 
-#endif  // LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_MERGE_CUH_
+#endif  // LONGDECODE_CUDA_KERNELS_GQA_DECODE_LAUNCH_CUH_
