@@ -97,6 +97,7 @@ class Bench {
     LD_ASSIGN_OR_RETURN(const Memory logits, DeviceMemory::of(values));
     LD_ASSIGN_OR_RETURN(const Memory ids, DeviceMemory::zeros(64));
     LD_ASSIGN_OR_RETURN(const Memory steps, DeviceMemory::zeros(64));
+    LD_ASSIGN_OR_RETURN(const Memory seeds, DeviceMemory::zeros(64));
     for (const int32_t batch : {1, kBatch}) {
       cuda::SampleArgs args;
       args.logits = logits->as<float>();
@@ -104,6 +105,7 @@ class Bench {
       args.vocab_size = kVocab;
       args.ids = ids->as<int32_t>();
       args.steps = steps->as<int32_t>();
+      args.seeds = seeds->as<uint64_t>();
       const auto launch = [&](cudaStream_t stream) { return cuda::sample(args, device_, stream); };
       const int64_t bytes = int64_t{4} * kVocab * batch;
       LD_RETURN_IF_ERROR(measure("sample greedy", "own", batch, bytes, launch));

@@ -74,7 +74,6 @@ class PlantedRuns {
   Result<std::unique_ptr<GpuDecoder>> make_decoder(int32_t batch, bool wants_stats) {
     runner::GpuDecoderLimits limits;
     limits.max_batch = batch;
-    limits.history_steps = options_.context_len;
     limits.wants_stats = wants_stats;
     LD_ASSIGN_OR_RETURN(std::unique_ptr<GpuDecoder> decoder,
                         GpuDecoder::create(config_, weights_, options_,
@@ -124,8 +123,8 @@ class PlantedRuns {
                         DecodeLoop::create(decoder.get(), &graphs, &planted_.cache()));
     LD_RETURN_IF_ERROR(run(decoder.get(), loop.get(), kStatsSteps).status());
     LD_ASSIGN_OR_RETURN(const runner::GpuDecodeSums sums, decoder->sums());
-    row->kept_fraction = sums.kept / sums.steps;
-    row->kv_bytes = sums.bytes / sums.steps;
+    row->kept_fraction = sums.kept / sums.tokens;
+    row->kv_bytes = sums.bytes / sums.tokens * row->batch;
     return Status();
   }
 
@@ -134,8 +133,7 @@ class PlantedRuns {
     const std::vector<int32_t> one(forks.size(), 1);
     const std::vector<int32_t> lens(forks.size(), static_cast<int32_t>(row.depth) + 1);
     LD_RETURN_IF_ERROR(planted_.cache().reserve(forks, one));
-    LD_RETURN_IF_ERROR(decoder->set_kv_lens(lens.data(), row.batch));
-    LD_RETURN_IF_ERROR(decoder->reset_history());
+    LD_RETURN_IF_ERROR(decoder->set_kv_lens(lens));
     double seconds = 0.0;
     for (const double rate : row.tok_s) seconds += row.batch / rate;
     const double step_us = 1e6 * seconds / static_cast<double>(row.tok_s.size());

@@ -45,6 +45,14 @@ class BadInput(unittest.TestCase):
         self.refused(["generate", "-m", "x.gguf"], "-p TEXT", "-f FILE")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "-f", "y"], "-p and -f")
         self.refused(["tokenize", "-p", "x"], "-m FILE")
+        self.refused(["tokenize", "-m", "x.gguf", "-p", "x", "-p", "y"], "--prompt")
+        several = ["generate", "-m", "x.gguf", "-p", "x", "-p", "y"]
+        self.refused([*several, "-i"], "2 prompts; -i allows one")
+        self.refused([*several, "--prompt-cache", "c"], "2 prompts; --prompt-cache allows one")
+        self.refused([*several, "-n", "0"], "-n is 0; several prompts need 1 or more")
+        self.refused([*several, "-p", ""], "prompt 2 (-p) is empty")
+        self.refused([*several, "--parallel", "9"], "--parallel is 9", "8")
+        self.refused(["generate", "-m", "x.gguf", "-f", "-", "-f", "-"], "-f - is given twice")
         self.refused(["dump-qkv", "-m", "x.gguf", "-f", "x", "-o", "-"], "-o is -", "a path")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "--prompt-cache", "-"],
                      "--prompt-cache is -")
@@ -152,6 +160,7 @@ class BadInput(unittest.TestCase):
                  "CERTIFIED": ("maybe", '--certified is "maybe"; allowed: true or false'),
                  "CHAT": ("maybe", '--chat is "maybe"'),
                  "SINK_TOKENS": ("-1", "--sink-tokens is -1"),
+                 "PARALLEL": ("0", "--parallel is 0; it must be within 1 and 8"),
                  "FFD_MIN_LEN": ("-1", "--ffd-min-len is -1"),
                  "RECENT_TOKENS": ("2.5", '--recent-tokens is "2.5"'),
                  "DENSE_LAYERS": ("0,,1", '--dense-layers is "0,,1"')}
@@ -257,6 +266,9 @@ class BadInput(unittest.TestCase):
         self.refused([*generate, "-p", "x", "--method", "ffd", "--layer-delta", "30=inf"],
                      "--layer-delta has 30", "0 to 29")
         self.refused([*generate, "-p", "\x04"], "no tokens")
+        self.refused([*generate, "-p", "x", "-p", "\x04"], "prompt 1 (-p) has no tokens")
+        self.refused([*generate, "-p", "x", "-p", "a b c d e f g h", "-c", "4"],
+                     "prompt 1 (-p) has 8 tokens", "-c is 4")
         with open(MODEL, "rb") as file:
             head = file.read(4 << 20)
         for size in (1000, 1 << 20, len(head)):

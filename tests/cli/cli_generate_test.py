@@ -164,6 +164,54 @@ class Generate(CommandTest):
         self.assertIn("Paris", chat["text"])
         self.assertNotIn("<|im_end|>", chat["text"])
 
+    def test_several_prompts_give_what_each_gives_alone(self):
+        prompts = [STORY, "The capital of France is", "1 2 3 4 5"]
+        for temperature in ("0", "1.5"):
+            alone = [self.generate("-p", prompt, "-n", "8", "--temp", temperature, "-s", 40 + i)
+                     for i, prompt in enumerate(prompts)]
+            batch = self.generate(*(x for p in prompts for x in ("-p", p)), "-n", "8", "--temp",
+                                  temperature, "-s", "40")
+            self.assertEqual([(one["text"], one["token_ids"], one["prompt_tokens"],
+                               one["num_generated"], one["stop_reason"]) for one in alone],
+                             [(one["text"], one["token_ids"], one["prompt_tokens"],
+                               one["num_generated"], one["stop_reason"])
+                              for one in batch["prompts"]])
+            self.assertEqual([one["prompt_idx"] for one in batch["prompts"]], [0, 1, 2])
+        self.assertEqual([one["seed"] for one in batch["prompts"]], [40, 41, 42])
+        self.assertEqual((batch["prompt_tokens"], batch["num_generated"], batch["parallel"]),
+                         (sum(one["prompt_tokens"] for one in alone), 24, 1))
+        self.assertGreater(batch["decode_tok_s"], 0)
+        self.assertGreater(batch["total_tok_s"], 0)
+
+    def test_several_prompts_end_each_on_its_own(self):
+        with tempfile.TemporaryDirectory() as name:
+            paths = [os.path.join(name, file) for file in ("a.txt", "b.txt")]
+            for path, text in zip(paths, ("What is the capital of France?", "Tell me a story.")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            out = os.path.join(name, "out.json")
+            result = run("generate", "-m", MODEL, "-f", paths[0], "-f", paths[1], "--chat", "-n",
+                         "40", "-c", "60", "--temp", "0", "--progress", "--json", out)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(out, encoding="utf-8") as file:
+                prompts = json.load(file)["prompts"]
+        self.assertEqual([one["stop_reason"] for one in prompts], ["eos", "context"])
+        self.assertEqual([one["file"] for one in prompts], paths)
+        self.assertIn("Paris", prompts[0]["text"])
+        self.assertEqual(result.stdout.decode(), "\n".join(
+            f"--- prompt {i} ({path}) ---\n{one['text']}\n"
+            for i, (path, one) in enumerate(zip(paths, prompts))))
+        error = result.stderr.decode()
+        for part in ("prefill of prompt 1", "2 prompts, one after the other",
+                     f"note: the text of prompt 1 (-f {paths[1]}) ends early"):
+            self.assertIn(part, error)
+
+    def test_full_stdout_ends_several_prompts_at_once(self):
+        with open("/dev/full", "wb") as full:
+            result = run("generate", "-m", MODEL, "-p", "a", "-p", "b", "-n", "2000", stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"cannot write stdout", result.stderr)
+
     def test_text_is_streamed_beside_a_json_file(self):
         with tempfile.TemporaryDirectory() as name:
             path = os.path.join(name, "out.json")

@@ -103,8 +103,8 @@ TEST_F(SessionTest, BadTokensAreRefusedAndChangeNothing) {
   };
   expect(session.prefill({}, nullptr), "tokens is empty");
   expect(session.prefill(std::vector<int32_t>{1, 300}, nullptr),
-         "token 1 is 300; the vocabulary allows 0 to 299");
-  expect(session.decode(-1), "token 0 is -1");
+         "tokens[1] is 300; the vocabulary allows 0 to 299");
+  expect(session.decode(-1), "tokens[0] is -1");
   expect(session.prefill(tokens(0, 151), nullptr), "151 tokens after 0 exceed the context of 150");
   EXPECT_EQ(session.num_tokens(), 0);
   EXPECT_LT(error_of(&session, 148, 150), kPrefillError);
@@ -134,6 +134,8 @@ TEST_F(SessionTest, BadOptionsAreRefusedByName) {
         o->dense_layers = {0, 2};
       },
       kInvalid, "dense_layers has layer 2; the model's layers are 0 to 1");
+  expect([](SessionOptions* o) { o->max_batch = 0; }, kInvalid, "max_batch is 0");
+  expect([](SessionOptions* o) { o->num_pages = -1; }, kInvalid, "num_pages is -1");
   expect([](SessionOptions* o) { o->device.num_threads = 0; }, kInvalid, "num_threads is 0");
   expect([](SessionOptions* o) { o->device.type = DeviceType::kCuda; }, StatusCode::kUnsupported,
          "kv_dtype is 0; models on CUDA keep keys and values in bf16 (2)");

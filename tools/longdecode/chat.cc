@@ -159,8 +159,8 @@ class Chat {
 
 // The first message: -p or -f, else nothing.
 Result<std::optional<std::string>> first_message(const PromptOptions& prompt) {
-  if (!prompt.has_text && prompt.file_path.empty()) return std::optional<std::string>();
-  LD_ASSIGN_OR_RETURN(std::string text, read_prompt(prompt));
+  if (num_prompts(prompt) == 0) return std::optional<std::string>();
+  LD_ASSIGN_OR_RETURN(std::string text, read_prompt(prompt, 0));
   return std::optional(std::move(text));
 }
 

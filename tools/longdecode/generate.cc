@@ -1,20 +1,19 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/errors.h"
 #include "base/status_macros.h"
 #include "chat.h"
 #include "commands.h"
+#include "generate_batch.h"
 #include "generate_options.h"
 #include "generate_report.h"
+#include "generate_session.h"
 #include "generator.h"
-#include "open_session.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
@@ -22,7 +21,6 @@
 #include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
 #include "runner/tokenizer/from_gguf.h"
-#include "support.h"
 
 namespace longdecode::tool {
 namespace {
@@ -33,40 +31,10 @@ Examples:
   longdecode generate -m model.gguf -f question.txt --chat --temp 0 --method ffd
   longdecode generate -m model.gguf -i --method ffd
   longdecode generate -m model.gguf -f long.txt --prompt-cache long.cache --verbose
+  longdecode generate -m model.gguf -f a.txt -f b.txt -f c.txt --chat --json answers.json
   longdecode generate -m model.gguf -f long.txt --method ffd --delta 7 --dense-layers 0,1 --json -
 
 Every option with (Env:...) can be set in the environment, too; the command line wins.)";
-
-// Sets context_len and lowers num_predict to what fits.
-Status fit_context(GenerateOptions& options, int64_t prompt_tokens, int64_t model_context) {
-  if (options.context_len > model_context) {
-    return invalid_argument("-c is {}; the context of the model is {} tokens", options.context_len,
-                            model_context);
-  }
-  const int64_t limit = options.context_len > 0 ? options.context_len : model_context;
-  const char* limit_name = options.context_len > 0 ? "-c" : "the context of the model";
-  if (prompt_tokens > limit) {
-    return invalid_argument("the prompt has {} tokens; {} is {}", prompt_tokens, limit_name, limit);
-  }
-  if (prompt_tokens == limit && options.num_predict > 0) {
-    return invalid_argument("the prompt has {} tokens, which leaves no room for more; {} is {}",
-                            prompt_tokens, limit_name, limit);
-  }
-  options.num_predict = std::min(options.num_predict, limit - prompt_tokens);
-  if (options.context_len == 0) options.context_len = prompt_tokens + options.num_predict;
-  return {};
-}
-
-Result<runner::Session> open_generate_session(const GenerateOptions& options,
-                                              std::shared_ptr<const runner::Model> model) {
-  const std::string method = decode_method(options, options.context_len);
-  if (method != options.method) {
-    print_note(fmt::format("dense, not {}: {} tokens are fewer than --ffd-min-len {}",
-                           options.method, options.context_len, options.ffd_min_len));
-  }
-  return open_session(std::move(model), options.session, parse_method(method), options.context_len,
-                      options.progress);
-}
 
 Status prefill_rest(std::span<const int32_t> prompt, bool progress, runner::Session& session) {
   const auto rest = prompt.subspan(static_cast<size_t>(session.num_tokens()));
@@ -74,32 +42,12 @@ Status prefill_rest(std::span<const int32_t> prompt, bool progress, runner::Sess
   return session.prefill(rest, Progress("prefill", progress));
 }
 
-void fill_result(const GenerateOptions& options, const runner::Session& session,
-                 GenerateResult& result) {
-  result.model_path = options.prompt.model_path;
-  result.method = options.method;
-  result.decode_method = decode_method(options, options.context_len);
-  result.ffd_min_len = options.ffd_min_len;
-  result.device = device_name(session.options().device.type);
-  result.kernel = session.kernel_name();
-  result.kv_type = dtype_name(session.options().kv_dtype);
-  result.session = options.session;
-  result.sampler = options.sampler;
-  result.num_threads = session.options().device.num_threads;
-  result.context_len = session.options().context_len;
-  result.stats = session.stats();
-  result.peak_rss_bytes = peak_rss_bytes();
-}
-
 Status run_generate(GenerateOptions options) {
-  LD_ASSIGN_OR_RETURN(
-      const JsonOutput output,
-      JsonOutput::open(options.json_path, {options.prompt.model_path, options.prompt.file_path,
-                                           options.prompt_cache_path}));
-  LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
-
-  LD_RETURN_IF_ERROR(check_own_file("--prompt-cache", options.prompt_cache_path,
-                                    {options.prompt.model_path, options.prompt.file_path}));
+  std::vector<std::string> used = input_paths(options.prompt);
+  LD_RETURN_IF_ERROR(check_own_file("--prompt-cache", options.prompt_cache_path, used));
+  used.push_back(options.prompt_cache_path);
+  LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path, used));
+  LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt, 0));
   LD_ASSIGN_OR_RETURN(auto cache, PromptCacheFile::open(options.prompt_cache_path));
 
   Stopwatch watch;
@@ -109,12 +57,15 @@ Status run_generate(GenerateOptions options) {
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
   result.load_s = watch.lap();
   LD_ASSIGN_OR_RETURN(const auto encoding,
-                      encode_prompt(options.prompt, prompt, model->file(), tokenizer));
+                      encode_prompt(options.prompt, 0, prompt, model->file(), tokenizer));
   result.tokenize_s = watch.lap();
   const int64_t wanted = options.num_predict;
   result.prompt_tokens = static_cast<int64_t>(encoding.ids.size());
-  LD_RETURN_IF_ERROR(fit_context(options, result.prompt_tokens, model->config().context_len));
-  LD_ASSIGN_OR_RETURN(auto session, open_generate_session(options, model));
+  LD_ASSIGN_OR_RETURN(
+      const PromptRoom room,
+      fit_context(options, "the prompt", result.prompt_tokens, model->config().context_len));
+  options.num_predict = room.num_predict;
+  LD_ASSIGN_OR_RETURN(auto session, open_generate_session(options, model, room.context_len));
   result.load_s += watch.lap();
 
   LD_ASSIGN_OR_RETURN(result.cached_tokens, cache.restore(encoding.ids, *model, session));
@@ -141,7 +92,7 @@ Status run_generate(GenerateOptions options) {
   result.stop_reason = cut ? "context" : generated.stop_reason;
   if (cut) {
     print_note(fmt::format("the text ends early: the context of {} tokens is full (-c, -n {})",
-                           options.context_len, wanted));
+                           room.context_len, wanted));
   }
   result.token_ids = std::move(generated.token_ids);
   result.text = std::move(generated.text);
@@ -169,7 +120,9 @@ void add_generate(CLI::App& app, Status& outcome) {
     for (const std::string& flag : options->unused_flags) {
       print_note(fmt::format("{} has no effect with --method {}", flag, options->method));
     }
-    outcome = options->interactive ? run_chat(*options) : run_generate(*options);
+    outcome = options->interactive               ? run_chat(*options)
+              : num_prompts(options->prompt) > 1 ? run_generate_batch(*options)
+                                                 : run_generate(*options);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "generate_options.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -34,13 +35,19 @@ void add_sampler_options(CLI::App& command, GenerateOptions& options) {
 
 }  // namespace
 
-void add_prompt_options(CLI::App& command, PromptOptions& options) {
+void add_prompt_options(CLI::App& command, PromptOptions& options, bool several) {
   command.add_option("-m,--model", options.model_path, "Model, a GGUF file (required)")
       ->type_name("FILE")
       ->envname("LONGDECODE_MODEL");
-  command.add_option("-p,--prompt", options.text, "Prompt")->type_name("TEXT");
-  command.add_option("-f,--file", options.file_path, "File with the prompt, UTF-8; -: stdin")
-      ->type_name("FILE");
+  const auto add = [&](const char* name, const char* type, std::vector<std::string>& values,
+                       std::string text) {
+    if (several) text += "; may be given several times";
+    CLI::Option* option = command.add_option(name, values, text)->allow_extra_args(false);
+    option->type_name(type)->default_str("");
+    if (!several) option->expected(1);
+  };
+  add("-p,--prompt", "TEXT", options.texts, "Prompt");
+  add("-f,--file", "FILE", options.file_paths, "File with the prompt, UTF-8; -: stdin");
   command
       .add_flag("--chat,!--no-chat", options.chat,
                 "Wrap the prompt in the model's chat template; else it is continued as it is")
@@ -51,7 +58,12 @@ void add_prompt_options(CLI::App& command, PromptOptions& options) {
 
 void add_generate_options(CLI::App& command, GenerateOptions& options) {
   command.option_defaults()->always_capture_default();
-  add_prompt_options(command, options.prompt);
+  add_prompt_options(command, options.prompt, true);
+  command
+      .add_option("--parallel", options.parallel,
+                  "Several prompts: so many are decoded together on cuda (more memory, more tokens "
+                  "per second); one after the other on cpu, with the same texts")
+      ->envname("LONGDECODE_PARALLEL");
   command.add_option("-n,--predict", options.num_predict, "Most tokens to generate")
       ->envname("LONGDECODE_N_PREDICT");
   command
@@ -85,6 +97,12 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
   add_progress_flag(command, options.progress);
 }
 
+std::vector<std::string> input_paths(const PromptOptions& options) {
+  std::vector<std::string> paths = {options.model_path};
+  paths.insert(paths.end(), options.file_paths.begin(), options.file_paths.end());
+  return paths;
+}
+
 std::string decode_method(const GenerateOptions& options, int64_t context_len) {
   const bool is_short = context_len < options.ffd_min_len && options.prompt_cache_path.empty();
   return is_short ? "dense" : options.method;
@@ -95,15 +113,18 @@ uint64_t choose_seed(int64_t seed) {
 }
 
 Status check_prompt_options(const CLI::App& command, PromptOptions& options) {
-  options.has_text = command.count("--prompt") > 0;
-  const bool has_file = command.count("--file") > 0;
   if (options.model_path.empty()) {
     return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");
   }
-  if (options.has_text && has_file) return invalid_argument("-p and -f exclude each other");
+  if (!options.texts.empty() && !options.file_paths.empty()) {
+    return invalid_argument("-p and -f exclude each other");
+  }
+  if (std::count(options.file_paths.begin(), options.file_paths.end(), "-") > 1) {
+    return invalid_argument("-f - is given twice; stdin has one prompt");
+  }
   const auto* interactive = command.get_option_no_throw("--interactive");
   const bool waits = interactive != nullptr && interactive->count() > 0;
-  if (!options.has_text && !has_file && !waits) {
+  if (num_prompts(options) == 0 && !waits) {
     return invalid_argument("no prompt: give -p TEXT or -f FILE");
   }
   return {};
@@ -113,7 +134,10 @@ namespace {
 
 Status check_interactive(const GenerateOptions& options) {
   if (!options.interactive) return {};
-  if (options.prompt.file_path == "-") {
+  if (num_prompts(options.prompt) > 1) {
+    return invalid_argument("{} prompts; -i allows one -p or -f", num_prompts(options.prompt));
+  }
+  if (!options.prompt.file_paths.empty() && options.prompt.file_paths[0] == "-") {
     return invalid_argument("-i and -f - exclude each other: both read stdin");
   }
   if (!options.json_path.empty()) return invalid_argument("-i and --json exclude each other");
@@ -124,11 +148,25 @@ Status check_interactive(const GenerateOptions& options) {
   return {};
 }
 
+Status check_batch(const GenerateOptions& options) {
+  LD_RETURN_IF_ERROR(check_within("--parallel", options.parallel, 1, runner::kMaxCudaBatch));
+  const size_t count = num_prompts(options.prompt);
+  if (count < 2) return {};
+  if (!options.prompt_cache_path.empty()) {
+    return invalid_argument("{} prompts; --prompt-cache allows one", count);
+  }
+  if (options.num_predict == 0) {
+    return invalid_argument("-n is 0; several prompts need 1 or more");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_generate_options(const CLI::App& command, GenerateOptions& options) {
   LD_RETURN_IF_ERROR(check_prompt_options(command, options.prompt));
   LD_RETURN_IF_ERROR(check_interactive(options));
+  LD_RETURN_IF_ERROR(check_batch(options));
   LD_RETURN_IF_ERROR(check_within("-n", options.num_predict, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_within("-c", options.context_len, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_within("-s", options.seed, -1, kMaxSeed));

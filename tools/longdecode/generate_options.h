@@ -8,23 +8,30 @@
 #include <vector>
 
 #include "longdecode/status.h"
+#include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
 #include "session_options.h"
 
 namespace longdecode::tool {
 
-// What `generate` and `tokenize` share.
+// What `generate` and `tokenize` share. Prompts are all -p or all -f.
 struct PromptOptions {
   std::string model_path;
-  std::string text;       // -p
-  std::string file_path;  // -f; "-" is stdin
-  bool has_text = false;
-  bool chat = false;           // wrap the prompt in the model's chat template
-  bool parse_special = false;  // control tokens written in the prompt become tokens
+  std::vector<std::string> texts;       // -p
+  std::vector<std::string> file_paths;  // -f; "-" is stdin
+  bool chat = false;                    // wrap the prompt in the model's chat template
+  bool parse_special = false;           // control tokens written in the prompt become tokens
 };
+
+inline size_t num_prompts(const PromptOptions& options) {
+  return options.texts.size() + options.file_paths.size();
+}
+// The model and the files of prompts.
+std::vector<std::string> input_paths(const PromptOptions& options);
 
 struct GenerateOptions {
   PromptOptions prompt;
+  int32_t parallel = runner::kMaxCudaBatch;  // prompts decoded together on CUDA
   int64_t num_predict = 128;
   int64_t context_len = 0;  // 0: prompt + num_predict, at most the model's
   int64_t seed = -1;        // -1: a random one
@@ -51,11 +58,12 @@ std::string decode_method(const GenerateOptions& options, int64_t context_len);
 // Of --seed: itself, or a random one for -1.
 uint64_t choose_seed(int64_t seed);
 
-void add_prompt_options(CLI::App& command, PromptOptions& options);
+// several: -p and -f may be given more than once.
+void add_prompt_options(CLI::App& command, PromptOptions& options, bool several);
 void add_generate_options(CLI::App& command, GenerateOptions& options);
 
 // After parsing, before any work: every value is in range. The message names the flag, its value
-// and what is allowed. Fills has_text and unused_flags.
+// and what is allowed. Fills unused_flags.
 Status check_prompt_options(const CLI::App& command, PromptOptions& options);
 Status check_generate_options(const CLI::App& command, GenerateOptions& options);
 

@@ -78,30 +78,9 @@ Json ffd_json(const SessionFlags& flags) {
   };
 }
 
-}  // namespace
-
-int64_t peak_rss_bytes() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
-std::string report_json(const GenerateResult& result) {
-  const Json json = {
-      {"text", result.text},
-      {"token_ids", result.token_ids},
-      {"prompt_tokens", result.prompt_tokens},
-      {"cached_tokens", result.cached_tokens},
-      {"num_generated", result.token_ids.size()},
-      {"stop_reason", result.stop_reason},
-      {"prefill_tok_s", per_second(result.prompt_tokens - result.cached_tokens, result.prefill_s)},
-      {"decode_tok_s", per_second(result.decode_steps, result.decode_s)},
-      {"load_s", result.load_s},
-      {"prefill_s", result.prefill_s},
-      {"decode_s", result.decode_s},
-      {"timing", timing_json(result)},
-      {"kept_fraction", result.stats.kept_fraction},
-      {"kv_bytes", result.stats.kv_bytes},
+// What was asked for, and on what it ran.
+Json settings_json(const GenerateResult& result) {
+  return {
       {"kv_bytes_read_per_token", result.stats.kv_bytes_read_per_token},
       {"peak_rss_bytes", result.peak_rss_bytes},
       {"method", result.method},
@@ -122,15 +101,100 @@ std::string report_json(const GenerateResult& result) {
       {"version", build_info().version},
       {"commit", build_info().commit},
   };
-  // A model may emit bytes that are no UTF-8; JSON gets U+FFFD in their place.
+}
+
+// A model may emit bytes that are no UTF-8; JSON gets U+FFFD in their place.
+std::string dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string report_table(const GenerateResult& result) {
+std::string title_row(const GenerateResult& result) {
   const std::string threads =
       result.device == "cpu" ? fmt::format(", {} threads", result.num_threads) : "";
-  std::string table = fmt::format("\n{}, {}, {}{}\n", result.model_name, result.decode_method,
-                                  result.kernel, threads);
+  return fmt::format("{}, {}, {}{}\n", result.model_name, result.decode_method, result.kernel,
+                     threads);
+}
+
+}  // namespace
+
+int64_t peak_rss_bytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::string report_json(const GenerateResult& result) {
+  Json json = {
+      {"text", result.text},
+      {"token_ids", result.token_ids},
+      {"prompt_tokens", result.prompt_tokens},
+      {"cached_tokens", result.cached_tokens},
+      {"num_generated", result.token_ids.size()},
+      {"stop_reason", result.stop_reason},
+      {"prefill_tok_s", per_second(result.prompt_tokens - result.cached_tokens, result.prefill_s)},
+      {"decode_tok_s", per_second(result.decode_steps, result.decode_s)},
+      {"load_s", result.load_s},
+      {"prefill_s", result.prefill_s},
+      {"decode_s", result.decode_s},
+      {"timing", timing_json(result)},
+      {"kept_fraction", result.stats.kept_fraction},
+      {"kv_bytes", result.stats.kv_bytes},
+  };
+  json.update(settings_json(result));
+  return dump(json);
+}
+
+std::string report_json(const BatchResult& result) {
+  const GenerateResult& run = result.run;
+  Json prompts = Json::array();
+  int64_t num_generated = 0;
+  for (size_t i = 0; i < result.prompts.size(); ++i) {
+    const PromptResult& prompt = result.prompts[i];
+    num_generated += static_cast<int64_t>(prompt.token_ids.size());
+    prompts.push_back({
+        {"prompt_idx", i},
+        {"file", prompt.file.empty() ? Json(nullptr) : Json(prompt.file)},
+        {"text", prompt.text},
+        {"token_ids", prompt.token_ids},
+        {"prompt_tokens", prompt.prompt_tokens},
+        {"num_generated", prompt.token_ids.size()},
+        {"stop_reason", prompt.stop_reason},
+        {"seed", prompt.seed},
+    });
+  }
+  Json json = {
+      {"prompts", prompts},
+      {"parallel", result.parallel},
+      {"prompt_tokens", run.prompt_tokens},
+      {"num_generated", num_generated},
+      {"prefill_tok_s", per_second(run.prompt_tokens, run.prefill_s)},
+      {"decode_tok_s", per_second(run.decode_steps, run.decode_s)},
+      {"total_tok_s", per_second(num_generated, result.total_s)},
+      {"load_s", run.load_s},
+      {"prefill_s", run.prefill_s},
+      {"decode_s", run.decode_s},
+      {"total_s", result.total_s},
+      {"timing", timing_json(run)},
+      {"kept_fraction", run.stats.kept_fraction},
+  };
+  json.update(settings_json(run));
+  return dump(json);
+}
+
+void finish(BatchResult& result) {
+  GenerateResult& run = result.run;
+  for (const PromptResult& prompt : result.prompts) {
+    run.prompt_tokens += prompt.prompt_tokens;
+    // All tokens were fed, or all but the last one.
+    run.decode_steps += static_cast<int64_t>(prompt.token_ids.size());
+    if (prompt.stop_reason != "eos") --run.decode_steps;
+  }
+  run.prefill_s = run.stats.prefill_times.total_s;
+  run.decode_s = run.stats.decode_times.total_s;
+}
+
+std::string report_table(const GenerateResult& result) {
+  std::string table = "\n" + title_row(result);
   if (result.cached_tokens > 0) table += table_row("cached", result.cached_tokens, 0.0);
   table += table_row("prefill", result.prompt_tokens - result.cached_tokens, result.prefill_s);
   table += table_row("decode", result.decode_steps, result.decode_s);
@@ -138,6 +202,20 @@ std::string report_table(const GenerateResult& result) {
                        result.stats.kept_fraction, mebibytes(double(result.stats.kv_bytes)),
                        mebibytes(result.stats.kv_bytes_read_per_token),
                        mebibytes(double(result.peak_rss_bytes)));
+  return table;
+}
+
+std::string report_table(const BatchResult& result) {
+  const GenerateResult& run = result.run;
+  std::string table = "\n" + title_row(run);
+  table += fmt::format("{} prompts, {}\n", result.prompts.size(),
+                       result.parallel > 1 ? fmt::format("{} decoded together", result.parallel)
+                                           : "one after the other");
+  table += table_row("prefill", run.prompt_tokens, run.prefill_s);
+  table += table_row("decode", run.decode_steps, run.decode_s);
+  table += fmt::format("kept_fraction {:.3f}, read per token {}, peak memory {}\n",
+                       run.stats.kept_fraction, mebibytes(run.stats.kv_bytes_read_per_token),
+                       mebibytes(double(run.peak_rss_bytes)));
   return table;
 }
 

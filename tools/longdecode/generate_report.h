@@ -44,14 +44,37 @@ struct GenerateResult {
   runner::SessionStats stats;
 };
 
+// Of one of several prompts.
+struct PromptResult {
+  std::string file;  // of -f
+  uint64_t seed = 0;
+  int64_t prompt_tokens = 0;
+  std::vector<int32_t> token_ids;  // as in GenerateResult
+  std::string text;
+  std::string stop_reason;
+};
+
+// Several prompts: `run` has their sums and what they share; its text and token_ids are empty.
+struct BatchResult {
+  GenerateResult run;
+  int32_t parallel = 1;  // prompts decoded together at most
+  double total_s = 0.0;  // prefill, decode, printing
+  std::vector<PromptResult> prompts;
+};
+
+// The sums over the prompts, and the times of run.stats.
+void finish(BatchResult& result);
+
 // Highest resident memory of this process so far, mapped weights included.
 int64_t peak_rss_bytes();
 
 // Rates are null where nothing was measured (no decode step).
 std::string report_json(const GenerateResult& result);
+std::string report_json(const BatchResult& result);
 
 // A few lines for people.
 std::string report_table(const GenerateResult& result);
+std::string report_table(const BatchResult& result);
 
 // Where the time went, line by line.
 std::string timing_table(const GenerateResult& result);

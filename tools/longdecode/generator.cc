@@ -9,6 +9,15 @@
 
 namespace longdecode::tool {
 
+std::vector<int32_t> banned_tokens(bool ignore_eos, const runner::Tokenizer& tokenizer,
+                                   int32_t vocab_size) {
+  std::vector<int32_t> banned;
+  for (int32_t id = 0; ignore_eos && id < vocab_size; ++id) {
+    if (tokenizer.is_end_of_generation(id)) banned.push_back(id);
+  }
+  return banned;
+}
+
 Result<Generated> Generator::run(int64_t max_tokens, runner::Session& session) {
   const Stopwatch watch;
   Generated generated;
@@ -45,11 +54,8 @@ Status Generator::run_on_host(int64_t max_tokens, runner::Session& session, Gene
 
 Status Generator::run_on_device(int64_t max_tokens, runner::Session& session,
                                 Generated& generated) {
-  std::vector<int32_t> banned;
-  const auto vocab_size = static_cast<int32_t>(session.logits().size());
-  for (int32_t id = 0; options_.ignore_eos && id < vocab_size; ++id) {
-    if (tokenizer_.is_end_of_generation(id)) banned.push_back(id);
-  }
+  const std::vector<int32_t> banned =
+      banned_tokens(options_.ignore_eos, tokenizer_, static_cast<int32_t>(session.logits().size()));
   Status emitted;
   runner::GenerateRequest request;
   request.sampler = sampler_options_;

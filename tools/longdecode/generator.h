@@ -32,6 +32,10 @@ struct Generated {
   double sampling_s = 0.0;
 };
 
+// Tokens that end a text, where they are not to be chosen.
+std::vector<int32_t> banned_tokens(bool ignore_eos, const runner::Tokenizer& tokenizer,
+                                   int32_t vocab_size);
+
 class Generator {
  public:
   // tokenizer outlives the object; the sampler is one of sampler_options.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "longdecode/status.h"
 #include "longdecode/types.h"
@@ -12,11 +13,17 @@
 
 namespace longdecode::tool {
 
+// Of sequences that are decoded together.
+struct BatchRoom {
+  int32_t parallel = 1;          // CUDA: at most so many at once
+  std::vector<int64_t> lengths;  // tokens of all sequences; empty: one of context_len
+};
+
 // --device auto: the GPU. Where there is none, or it has no kernels or no room for this model, the
 // CPU, and one note says why (not in a build without the CUDA backend: it never had the choice).
 Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
                                      const SessionFlags& flags, Method method, int64_t context_len,
-                                     bool progress);
+                                     bool progress, const BatchRoom& room = {});
 
 }  // namespace longdecode::tool
 

@@ -48,26 +48,39 @@ Result<std::string> read_file(const std::string& path) {
   return text;
 }
 
+// What gave the prompt: "-p", "-f FILE".
+std::string flag_of(const PromptOptions& options, size_t prompt_idx) {
+  return options.texts.empty() ? "-f " + options.file_paths[prompt_idx] : "-p";
+}
+
 }  // namespace
 
-Result<std::string> read_prompt(const PromptOptions& options) {
-  std::string text = options.text;
-  if (!options.has_text) {
-    LD_ASSIGN_OR_RETURN(text, read_file(options.file_path));
+std::string prompt_name(const PromptOptions& options, size_t prompt_idx) {
+  if (num_prompts(options) == 1) return "the prompt";
+  return fmt::format("prompt {} ({})", prompt_idx, flag_of(options, prompt_idx));
+}
+
+Result<std::string> read_prompt(const PromptOptions& options, size_t prompt_idx) {
+  std::string text;
+  if (options.texts.empty()) {
+    LD_ASSIGN_OR_RETURN(text, read_file(options.file_paths[prompt_idx]));
+  } else {
+    text = options.texts[prompt_idx];
   }
-  const std::string name = options.has_text ? "-p" : "-f " + options.file_path;
-  if (text.empty()) return invalid_argument("the prompt ({}) is empty", name);
+  std::string name = prompt_name(options, prompt_idx);
+  if (num_prompts(options) == 1) name += fmt::format(" ({})", flag_of(options, prompt_idx));
+  if (text.empty()) return invalid_argument("{} is empty", name);
   const size_t valid = runner::utf8_valid_prefix(text);
   if (valid < text.size()) {
     return invalid_argument(
-        "the prompt ({}) is not UTF-8: byte 0x{:02x} at offset {}; convert it, e.g. with iconv",
-        name, static_cast<unsigned char>(text[valid]), valid);
+        "{} is not UTF-8: byte 0x{:02x} at offset {}; convert it, e.g. with iconv", name,
+        static_cast<unsigned char>(text[valid]), valid);
   }
   return text;
 }
 
-Result<runner::Encoding> encode_prompt(const PromptOptions& options, const std::string& prompt,
-                                       const runner::GgufFile& file,
+Result<runner::Encoding> encode_prompt(const PromptOptions& options, size_t prompt_idx,
+                                       const std::string& prompt, const runner::GgufFile& file,
                                        const runner::Tokenizer& tokenizer) {
   runner::Encoding encoding;
   if (options.chat) {
@@ -82,12 +95,13 @@ Result<runner::Encoding> encode_prompt(const PromptOptions& options, const std::
     encoding = tokenizer.encode(prompt, {.parse_special = options.parse_special});
   }
   if (encoding.ids.empty()) {
-    return invalid_argument("the prompt has no tokens in this model's vocabulary");
+    return invalid_argument("{} has no tokens in this model's vocabulary",
+                            prompt_name(options, prompt_idx));
   }
   if (encoding.num_dropped_bytes > 0) {
-    print_note(fmt::format(
-        "{} bytes of the prompt have no token in this model's vocabulary and are left out",
-        encoding.num_dropped_bytes));
+    print_note(
+        fmt::format("{} bytes of {} have no token in this model's vocabulary and are left out",
+                    encoding.num_dropped_bytes, prompt_name(options, prompt_idx)));
   }
   return encoding;
 }

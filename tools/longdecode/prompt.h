@@ -11,13 +11,17 @@
 
 namespace longdecode::tool {
 
-// The text of -p, or the whole of -f. kInvalidArgument for a directory, an empty prompt and text
-// that is not UTF-8; kNotFound for a missing file.
-Result<std::string> read_prompt(const PromptOptions& options);
+// How errors and notes call a prompt: "the prompt", or "prompt 1 (-f FILE)" where there are
+// several.
+std::string prompt_name(const PromptOptions& options, size_t prompt_idx);
+
+// The text of a -p, or the whole of a -f. kInvalidArgument for a directory, an empty prompt and
+// text that is not UTF-8; kNotFound for a missing file.
+Result<std::string> read_prompt(const PromptOptions& options, size_t prompt_idx);
 
 // Tokens of the prompt, the chat template around it if asked for. Never empty.
-Result<runner::Encoding> encode_prompt(const PromptOptions& options, const std::string& prompt,
-                                       const runner::GgufFile& file,
+Result<runner::Encoding> encode_prompt(const PromptOptions& options, size_t prompt_idx,
+                                       const std::string& prompt, const runner::GgufFile& file,
                                        const runner::Tokenizer& tokenizer);
 
 }  // namespace longdecode::tool

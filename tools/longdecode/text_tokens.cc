@@ -33,10 +33,10 @@ Result<std::vector<int32_t>> read_text_tokens(const std::string& path, const run
                             model_context);
   }
   PromptOptions options;
-  options.file_path = path;
-  LD_ASSIGN_OR_RETURN(const std::string text, read_prompt(options));
+  options.file_paths = {path};
+  LD_ASSIGN_OR_RETURN(const std::string text, read_prompt(options, 0));
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model.file()));
-  LD_ASSIGN_OR_RETURN(auto encoding, encode_prompt(options, text, model.file(), tokenizer));
+  LD_ASSIGN_OR_RETURN(auto encoding, encode_prompt(options, 0, text, model.file(), tokenizer));
   std::vector<int32_t> tokens = std::move(encoding.ids);
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   if (num_tokens < context_len) {

@@ -40,13 +40,13 @@ std::string token_lines(const runner::Tokenizer& tokenizer, const std::vector<in
 }
 
 Status run_tokenize(const TokenizeOptions& options) {
-  LD_ASSIGN_OR_RETURN(
-      const JsonOutput output,
-      JsonOutput::open(options.json_path, {options.prompt.model_path, options.prompt.file_path}));
-  LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt));
+  LD_ASSIGN_OR_RETURN(const JsonOutput output,
+                      JsonOutput::open(options.json_path, input_paths(options.prompt)));
+  LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt, 0));
   LD_ASSIGN_OR_RETURN(const auto file, runner::GgufFile::open(options.prompt.model_path));
   LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(file));
-  LD_ASSIGN_OR_RETURN(const auto encoding, encode_prompt(options.prompt, prompt, file, tokenizer));
+  LD_ASSIGN_OR_RETURN(const auto encoding,
+                      encode_prompt(options.prompt, 0, prompt, file, tokenizer));
   if (!output.is_stdout()) {
     LD_RETURN_IF_ERROR(write_stdout(token_lines(tokenizer, encoding.ids)));
   }
@@ -62,7 +62,7 @@ Status run_tokenize(const TokenizeOptions& options) {
 void add_tokenize(CLI::App& app, Status& outcome) {
   CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a prompt");
   auto options = std::make_shared<TokenizeOptions>();
-  add_prompt_options(*command, options->prompt);
+  add_prompt_options(*command, options->prompt, false);
   add_json_flag(*command, options->json_path);
   command->footer(kExamples);
   command->callback([command, options, &outcome] {

@@ -1,4 +1,4 @@
-// Random bits as a function of a seed and two counters, the same on host and device.
+// Random bits as a function of a seed and a counter, the same on host and device.
 #ifndef LONGDECODE_CUDA_DEVICE_COUNTER_RANDOM_H_
 #define LONGDECODE_CUDA_DEVICE_COUNTER_RANDOM_H_
 
@@ -19,10 +19,8 @@ LONGDECODE_HOST_DEVICE inline uint64_t mix_bits(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-LONGDECODE_HOST_DEVICE inline uint64_t counter_random(uint64_t seed, uint32_t sequence,
-                                                      uint32_t step) {
+LONGDECODE_HOST_DEVICE inline uint64_t counter_random(uint64_t seed, uint64_t counter) {
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-  const uint64_t counter = uint64_t{sequence} << 32 | step;
   return mix_bits(mix_bits(seed + kGolden) ^ mix_bits(counter * kGolden + 1));
 }
 

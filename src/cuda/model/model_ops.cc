@@ -235,7 +235,9 @@ Status sample(const SampleArgs& args, const DeviceInfo& device, StreamHandle str
   LD_RETURN_IF_ERROR(check_range(args.batch, 1, 65536, kOp, "batch"));
   LD_RETURN_IF_ERROR(check_range(args.vocab_size, 1, sampling::kMaxVocab, kOp, "vocab_size"));
   LD_RETURN_IF_ERROR(check_range(args.top_k, 0, INT32_MAX, kOp, "top_k"));
-  LD_RETURN_IF_ERROR(check_range(args.history_steps, 0, INT32_MAX, kOp, "history_steps"));
+  if (args.history != nullptr) {
+    LD_RETURN_IF_ERROR(check_range(args.history_steps, 1, INT32_MAX, kOp, "history_steps"));
+  }
   if (!(args.temperature >= 0.0f) || std::isinf(args.temperature)) {
     return invalid_argument("sample: temperature is {}; it must be finite and >= 0",
                             args.temperature);
@@ -244,9 +246,10 @@ Status sample(const SampleArgs& args, const DeviceInfo& device, StreamHandle str
     return invalid_argument("sample: top_p is {}; it must be within 0 and 1", args.top_p);
   }
   const bool greedy = args.temperature == 0.0f;
+  if (!greedy) LD_RETURN_IF_ERROR(check_pointer(args.seeds, kOp, "seeds"));
   const sampling::Params p{
       args.logits, args.batch,   args.vocab_size,   greedy ? 0.0f : 1.0f / args.temperature,
-      args.top_k,  args.top_p,   args.seed,         args.ids,
+      args.top_k,  args.top_p,   args.seeds,        args.ids,
       args.steps,  args.history, args.history_steps};
   return start(device, stream, "launch of sample",
                [&](cudaStream_t s) { return sampling::launch(p, greedy, s); });

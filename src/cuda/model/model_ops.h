@@ -123,7 +123,7 @@ Status rope_append(const RopeAppendArgs& args, const DeviceInfo& device, StreamH
 
 // Chooses the next token of each sequence: the largest logit, the lowest id on ties, when
 // temperature is 0; else as runner/sampler/sampler.h (top_k, then top_p, then temperature) with a
-// random number that is a function of (seed, sequence, steps[sequence]) alone. NaN counts as
+// random number that is a function of (seeds[sequence], steps[sequence]) alone. NaN counts as
 // -infinity; where no logit is above it the token is -1.
 struct SampleArgs {
   const float* logits = nullptr;  // [batch, vocab_size]
@@ -132,11 +132,13 @@ struct SampleArgs {
   float temperature = 0.0f;
   int32_t top_k = 0;  // 0: all
   float top_p = 1.0f;
-  uint64_t seed = 0;
-  int32_t* ids = nullptr;      // [batch], written: the input of the next step's embed
-  int32_t* steps = nullptr;    // [batch], each incremented by one
-  int32_t* history = nullptr;  // [history_steps, batch] or nullptr: row steps[sequence] (before the
-  int32_t history_steps = 0;   // increment) gets the token, where there is such a row
+  const uint64_t* seeds = nullptr;  // [batch]; not read when temperature is 0
+  int32_t* ids = nullptr;           // [batch], written: the input of the next step's embed
+  int32_t* steps = nullptr;         // [batch], each incremented by one
+  // A ring [history_steps, batch] or nullptr: row steps[sequence] (before the increment) modulo
+  // history_steps gets the token.
+  int32_t* history = nullptr;
+  int32_t history_steps = 0;  // 1 or more where there is a history
 };
 Status sample(const SampleArgs& args, const DeviceInfo& device, StreamHandle stream);
 

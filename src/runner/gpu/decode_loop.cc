@@ -29,14 +29,47 @@ DecodeLoop::~DecodeLoop() {
 
 // The lengths of the first step; later ones are counted on the device.
 Status DecodeLoop::upload_lens(std::span<const SequenceId> sequences) {
-  std::vector<int32_t> lens;
+  lens_.clear();
   for (const SequenceId sequence : sequences) {
     LD_ASSIGN_OR_RETURN(const int64_t kv_len, cache_->kv_len(sequence));
-    lens.push_back(static_cast<int32_t>(kv_len) + 1);
+    lens_.push_back(static_cast<int32_t>(kv_len) + 1);
   }
-  batch_ = static_cast<int32_t>(lens.size());
-  longest_kv_len_ = *std::max_element(lens.begin(), lens.end());
-  return decoder_->set_kv_lens(lens.data(), batch_);
+  batch_ = static_cast<int32_t>(lens_.size());
+  longest_kv_len_ = *std::max_element(lens_.begin(), lens_.end());
+  return decoder_->set_kv_lens(lens_);
+}
+
+// What sampling needs: a token's position is the number of tokens before it.
+Status DecodeLoop::upload_choices(const DecodeLoopRequest& request) {
+  first_ = lens_;
+  if (request.samples_first) {
+    for (int32_t& position : first_) --position;
+  }
+  num_chosen_ = num_delivered_ = 0;
+  LD_RETURN_IF_ERROR(decoder_->set_positions(first_));
+  if (request.seeds.empty()) return Status();
+  return decoder_->set_seeds(request.seeds);
+}
+
+Status DecodeLoop::record_choice() {
+  return cuda_status(cudaEventRecord(chosen_[num_chosen_++ % 2], decoder_->stream()),
+                     "cudaEventRecord");
+}
+
+Status DecodeLoop::sample_first(const DecodeLoopRequest& request) {
+  LD_RETURN_IF_ERROR(decoder_->enqueue_sample(batch_, request.sampler));
+  return record_choice();
+}
+
+Result<TokenVerdict> DecodeLoop::deliver_next(const DecodeLoopRequest& request) {
+  LD_RETURN_IF_ERROR(
+      cuda_status(cudaEventSynchronize(chosen_[num_delivered_ % 2]), "decode steps"));
+  row_.clear();
+  for (int32_t b = 0; b < batch_; ++b) {
+    row_.push_back(decoder_->chosen(batch_, b, first_[static_cast<size_t>(b)] + num_delivered_));
+  }
+  ++num_delivered_;
+  return request.on_tokens(row_);
 }
 
 Status DecodeLoop::reserve(std::span<const SequenceId> sequences, int64_t num_steps) {
@@ -79,30 +112,10 @@ Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
                                          const DecodeLoopRequest& request) {
   reserved_steps_ = 0;  // an error may have left a window open
   LD_RETURN_IF_ERROR(upload_lens(sequences));
+  LD_RETURN_IF_ERROR(upload_choices(request));
   const StepKind kind{batch_, true, request.sampler};
   const int64_t first_token = request.samples_first ? 1 : 0;
-  if (next_row_ + request.max_steps + first_token > decoder_->history_steps()) {
-    LD_RETURN_IF_ERROR(decoder_->reset_history());
-    next_row_ = 0;
-  }
-  first_row_ = next_row_;
-  int64_t num_chosen = 0;  // tokens that are, or will be, in the history
-  int64_t num_delivered = 0;
-  const auto record_choice = [&]() -> Status {
-    ++next_row_;
-    return cuda_status(cudaEventRecord(chosen_[num_chosen++ % 2], decoder_->stream()),
-                       "cudaEventRecord");
-  };
-  const auto deliver_next = [&]() -> Result<TokenVerdict> {
-    LD_RETURN_IF_ERROR(
-        cuda_status(cudaEventSynchronize(chosen_[num_delivered % 2]), "decode steps"));
-    const int64_t row = first_row_ + num_delivered++;
-    return request.on_tokens({decoder_->history() + row * batch_, static_cast<size_t>(batch_)});
-  };
-  if (request.samples_first) {
-    LD_RETURN_IF_ERROR(decoder_->enqueue_sample(batch_, request.sampler));
-    LD_RETURN_IF_ERROR(record_choice());
-  }
+  if (request.samples_first) LD_RETURN_IF_ERROR(sample_first(request));
   int64_t launched = 0;
   int64_t in_window = 0;
   TokenVerdict verdict = TokenVerdict::kContinue;
@@ -116,19 +129,20 @@ Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
     LD_RETURN_IF_ERROR(record_choice());
     ++launched;
     ++in_window;
-    if (request.on_tokens && num_chosen - num_delivered == 2) {
-      LD_ASSIGN_OR_RETURN(verdict, deliver_next());
+    if (request.on_tokens && num_chosen_ - num_delivered_ == 2) {
+      LD_ASSIGN_OR_RETURN(verdict, deliver_next(request));
     }
   }
-  while (request.on_tokens && verdict == TokenVerdict::kContinue && num_delivered < num_chosen) {
-    LD_ASSIGN_OR_RETURN(verdict, deliver_next());
+  while (request.on_tokens && num_delivered_ < num_chosen_ &&
+         (request.keeps_later_tokens || verdict == TokenVerdict::kContinue)) {
+    LD_ASSIGN_OR_RETURN(verdict, deliver_next(request));
   }
   LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(decoder_->stream()), "decode steps"));
   // Token i is fed by step i + 1 - first_token: the tokens before the last one delivered, and that
   // one unless it is dropped or never was fed.
   int64_t wanted = launched;
-  if (verdict != TokenVerdict::kContinue) {
-    const int64_t kept = num_delivered - (verdict == TokenVerdict::kStopAndDrop ? 1 : 0);
+  if (!request.keeps_later_tokens && verdict != TokenVerdict::kContinue) {
+    const int64_t kept = num_delivered_ - (verdict == TokenVerdict::kStopAndDrop ? 1 : 0);
     wanted = std::min(launched, kept + 1 - first_token);
   }
   LD_RETURN_IF_ERROR(finish(sequences, launched - wanted, in_window));

@@ -19,7 +19,8 @@
 namespace longdecode::runner {
 
 struct DecodeLoopRequest {
-  SamplerOptions sampler;
+  SamplerOptions sampler;           // its seed is not used
+  std::span<const uint64_t> seeds;  // one for each sequence; may be empty at temperature 0
   int64_t max_steps = 0;
   // The logits on the device give the first token, which is reported too; else the ids fed to the
   // first step are there already.
@@ -27,6 +28,9 @@ struct DecodeLoopRequest {
   // Called for each token of the batch's sequences in turn, one step after it was chosen, in order;
   // empty: the host never waits for a token. `row` has one id for each sequence.
   std::function<TokenVerdict(std::span<const int32_t> row)> on_tokens;
+  // What was chosen before the device heard of a verdict stays, and is reported: on_tokens is
+  // called once more after it has stopped the run.
+  bool keeps_later_tokens = false;
 };
 
 struct DecodeLoopResult {
@@ -58,6 +62,10 @@ class DecodeLoop {
   DecodeLoop(GpuDecoder* decoder, StepGraphs* graphs, KvCache* cache)
       : decoder_(decoder), graphs_(graphs), cache_(cache) {}
   Status upload_lens(std::span<const SequenceId> sequences);
+  Status upload_choices(const DecodeLoopRequest& request);
+  Status sample_first(const DecodeLoopRequest& request);
+  Status record_choice();
+  Result<TokenVerdict> deliver_next(const DecodeLoopRequest& request);
   Status reserve(std::span<const SequenceId> sequences, int64_t num_steps);
   Status commit(int64_t num_steps);
   Status launch(const StepKind& kind, int64_t longest_kv_len);
@@ -68,10 +76,14 @@ class DecodeLoop {
   KvCache* cache_;
   cudaEvent_t chosen_[2] = {};  // token i is in the history: event i % 2
   int64_t reserved_steps_ = 0;  // of the window
-  int64_t longest_kv_len_ = 0;
+  // Of this run.
   int32_t batch_ = 0;
-  int64_t first_row_ = 0;  // of the history, in this run
-  int64_t next_row_ = 0;   // of the history
+  std::vector<int32_t> lens_;   // [batch]: of its first step, that step's token included
+  int64_t longest_kv_len_ = 0;  // the largest of them
+  std::vector<int32_t> first_;  // [batch]: positions of the first tokens chosen
+  std::vector<int32_t> row_;    // [batch]: the tokens reported last
+  int64_t num_chosen_ = 0;      // tokens that are, or will be, in the history
+  int64_t num_delivered_ = 0;
 };
 
 }  // namespace longdecode::runner

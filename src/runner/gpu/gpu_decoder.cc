@@ -16,12 +16,13 @@ namespace {
 
 using cuda::cuda_status;
 
-// Values of x that one product normalises on its way in (cuda::LinearArgs).
-constexpr int32_t kMaxNormalizedValues = 49152;
-
 // From so many tokens on a prefill goes through matrix products; below, through the decode kernels,
 // which read the weights once for 8 tokens.
 constexpr int64_t kMinGemmTokens = 33;
+
+// Tokens of a prefill's slice.
+constexpr int32_t kSliceTokens = cuda::kMaxLinearTokens;
+static_assert(kMaxCudaBatch == cuda::kMaxLinearTokens);
 
 // Of the lengths of a prefill's slices, which are aligned to 16 bytes.
 constexpr int64_t kSliceLenStride = 4;
@@ -45,6 +46,10 @@ Result<BoundPlan> make_prefill_plan(const ModelConfig& config, const SessionOpti
 auto GpuDecoder::create(const ModelConfig& config, const DeviceWeights& weights,
                         const SessionOptions& options, const KvFormat& format,
                         const GpuDecoderLimits& limits, cudaStream_t stream) -> Result<Pointer> {
+  if (limits.max_batch < 1 || limits.max_batch > kMaxCudaBatch) {
+    return invalid_argument("max_batch is {}; 1 to {} are allowed", limits.max_batch,
+                            kMaxCudaBatch);
+  }
   LayerPlanShape shape;
   shape.q_dtype = DType::kBF16;
   shape.max_batch = limits.max_batch;
@@ -83,12 +88,13 @@ Status GpuDecoder::allocate(int64_t max_tokens) {
                        "cudaMemsetAsync");
   };
   const int64_t batch = limits_.max_batch;
-  const int64_t tokens = std::max<int64_t>(batch, cuda::kMaxLinearTokens);
+  const int64_t tokens = kSliceTokens;  // and those of a batch
   const int64_t ids = std::max(tokens, max_tokens);
   LD_RETURN_IF_ERROR(make(&ids_, 4 * ids));
   LD_RETURN_IF_ERROR(make(&slice_lens_, 4 * kSliceLenStride * ids));
   LD_RETURN_IF_ERROR(make(&kv_lens_, 4 * batch));
-  LD_RETURN_IF_ERROR(make(&steps_, 4 * batch));
+  LD_RETURN_IF_ERROR(make(&positions_, 4 * batch));
+  LD_RETURN_IF_ERROR(make(&seeds_, 8 * batch));
   LD_RETURN_IF_ERROR(make(&x_, 4 * tokens * config_.hidden_dim));
   LD_RETURN_IF_ERROR(make(&qkv_, 4 * tokens * (config_.q_dim() + 2 * config_.kv_dim())));
   LD_RETURN_IF_ERROR(make(&q_, 2 * tokens * config_.q_dim()));
@@ -101,7 +107,7 @@ Status GpuDecoder::allocate(int64_t max_tokens) {
     LD_RETURN_IF_ERROR(
         make(&stats_, 16 * int64_t{config_.num_layers} * batch * config_.num_kv_heads));
   }
-  const int64_t history_bytes = 4 * std::max<int64_t>(limits_.history_steps, 1) * batch;
+  const int64_t history_bytes = 4 * kHistorySteps * batch;
   return cuda_status(cudaHostAlloc(reinterpret_cast<void**>(&history_),
                                    static_cast<size_t>(history_bytes), cudaHostAllocMapped),
                      "cudaHostAlloc of the token history");
@@ -120,10 +126,22 @@ Status GpuDecoder::set_logits(const float* logits) {
       "cudaMemcpyAsync of logits");
 }
 
-Status GpuDecoder::set_kv_lens(const int32_t* kv_lens, int32_t batch) {
-  return cuda_status(cudaMemcpyAsync(kv_lens_.data(), kv_lens, 4 * static_cast<size_t>(batch),
+Status GpuDecoder::set_kv_lens(std::span<const int32_t> kv_lens) {
+  return cuda_status(cudaMemcpyAsync(kv_lens_.data(), kv_lens.data(), kv_lens.size_bytes(),
                                      cudaMemcpyHostToDevice, stream_),
                      "cudaMemcpyAsync of lengths");
+}
+
+Status GpuDecoder::set_positions(std::span<const int32_t> positions) {
+  return cuda_status(cudaMemcpyAsync(positions_.data(), positions.data(), positions.size_bytes(),
+                                     cudaMemcpyHostToDevice, stream_),
+                     "cudaMemcpyAsync of positions");
+}
+
+Status GpuDecoder::set_seeds(std::span<const uint64_t> seeds) {
+  return cuda_status(cudaMemcpyAsync(seeds_.data(), seeds.data(), seeds.size_bytes(),
+                                     cudaMemcpyHostToDevice, stream_),
+                     "cudaMemcpyAsync of seeds");
 }
 
 Status GpuDecoder::ban(std::span<const int32_t> tokens) {
@@ -136,12 +154,6 @@ Status GpuDecoder::ban(std::span<const int32_t> tokens) {
                      "cudaMemcpyAsync of banned tokens");
 }
 
-Status GpuDecoder::reset_history() {
-  return cuda_status(
-      cudaMemsetAsync(steps_.data(), 0, 4 * static_cast<size_t>(limits_.max_batch), stream_),
-      "cudaMemsetAsync");
-}
-
 Result<GpuDecodeSums> GpuDecoder::sums() {
   GpuDecodeSums sums;
   LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream_), "decode steps"));
@@ -151,11 +163,6 @@ Result<GpuDecodeSums> GpuDecoder::sums() {
   return sums;
 }
 
-int32_t GpuDecoder::slice_tokens() const {
-  const int32_t most = std::min(kMaxNormalizedValues / config_.hidden_dim, cuda::kMaxLinearTokens);
-  return most < 4 ? std::max(most, 1) : most / 4 * 4;
-}
-
 Status GpuDecoder::enqueue_decode(const KvCache& cache, unsigned parts) {
   Slice slice;
   slice.batch = cache.step();
@@ -163,10 +170,9 @@ Status GpuDecoder::enqueue_decode(const KvCache& cache, unsigned parts) {
   slice.batch.query_lens = nullptr;
   slice.ids = ids_.as<int32_t>();
   slice.parts = parts;
-  if (slice.batch.batch > std::min(limits_.max_batch, slice_tokens())) {
-    return unsupported("a decode step of {} sequences; a model with hidden_dim {} allows 1 to {}",
-                       slice.batch.batch, config_.hidden_dim,
-                       std::min(limits_.max_batch, slice_tokens()));
+  if (slice.batch.batch > limits_.max_batch) {
+    return invalid_argument("a decode step of {} sequences; max_batch allows 1 to {}",
+                            slice.batch.batch, limits_.max_batch);
   }
   LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
   if ((parts & kWeightParts) == 0) return Status();
@@ -286,11 +292,11 @@ Status GpuDecoder::enqueue_sample(int32_t batch, const SamplerOptions& options) 
   args.temperature = options.temperature;
   args.top_k = options.top_k;
   args.top_p = options.top_p;
-  args.seed = options.seed;
+  args.seeds = seeds_.as<uint64_t>();
   args.ids = ids_.as<int32_t>();
-  args.steps = steps_.as<int32_t>();
+  args.steps = positions_.as<int32_t>();
   args.history = history_;
-  args.history_steps = static_cast<int32_t>(limits_.history_steps);
+  args.history_steps = kHistorySteps;
   return cuda::sample(args, device_, stream_);
 }
 
@@ -318,7 +324,7 @@ Status GpuDecoder::enqueue_prefill(KvCache* cache, int64_t first_position, int64
     last = prefill_->x() + (count - 1) * config_.hidden_dim;
   } else {
     LD_RETURN_IF_ERROR(enqueue_slices(*cache, first_position, count));
-    last = x() + (count - 1) % slice_tokens() * config_.hidden_dim;
+    last = x() + (count - 1) % kSliceTokens * config_.hidden_dim;
     for (int32_t l = 0; l < config_.num_layers; ++l) {
       LD_RETURN_IF_ERROR(cache->mark_appended(l));
     }
@@ -327,10 +333,9 @@ Status GpuDecoder::enqueue_prefill(KvCache* cache, int64_t first_position, int64
 }
 
 Status GpuDecoder::enqueue_slices(const KvCache& cache, int64_t first_position, int64_t count) {
-  const int32_t slice_len = slice_tokens();
   std::vector<int32_t> lens;  // one for each slice, at multiples of 16 bytes
-  for (int64_t done = 0; done < count; done += slice_len) {
-    const int64_t end = std::min<int64_t>(done + slice_len, count);
+  for (int64_t done = 0; done < count; done += kSliceTokens) {
+    const int64_t end = std::min<int64_t>(done + kSliceTokens, count);
     lens.insert(lens.end(), kSliceLenStride, static_cast<int32_t>(first_position + end));
   }
   LD_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(slice_lens_.data(), lens.data(), 4 * lens.size(),
@@ -340,9 +345,9 @@ Status GpuDecoder::enqueue_slices(const KvCache& cache, int64_t first_position, 
   slice.batch = cache.step();
   slice.batch.query_lens = nullptr;
   slice.is_prefill = true;
-  for (int64_t done = 0; done < count; done += slice_len) {
-    slice.query_len = static_cast<int32_t>(std::min<int64_t>(slice_len, count - done));
-    slice.batch.kv_lens = slice_lens_.as<int32_t>() + done / slice_len * kSliceLenStride;
+  for (int64_t done = 0; done < count; done += kSliceTokens) {
+    slice.query_len = static_cast<int32_t>(std::min<int64_t>(kSliceTokens, count - done));
+    slice.batch.kv_lens = slice_lens_.as<int32_t>() + done / kSliceTokens * kSliceLenStride;
     slice.ids = ids_.as<int32_t>() + done;
     LD_RETURN_IF_ERROR(enqueue_layers(slice, cache));
   }

@@ -31,17 +31,19 @@ enum StepParts : unsigned {
 };
 
 struct GpuDecoderLimits {
-  int32_t max_batch = 1;  // sequences of a decode step: 1..cuda::kMaxLinearTokens
-  int64_t history_steps = 0;
+  int32_t max_batch = 1;     // sequences of a decode step: 1..kMaxCudaBatch
   bool wants_stats = false;  // kept tokens and bytes read, summed on the device
 };
 
-// Sums over the decode steps so far.
+// Sums over the tokens of all decode steps so far.
 struct GpuDecodeSums {
-  double kept = 0.0;  // means over layers, kv heads and sequences
+  double kept = 0.0;  // means over layers and kv heads
   double bytes = 0.0;
-  double steps = 0.0;
+  double tokens = 0.0;
 };
+
+// Tokens of a sequence that the history holds; more than the host is behind.
+inline constexpr int32_t kHistorySteps = 64;
 
 // Not for concurrent use.
 class GpuDecoder {
@@ -59,14 +61,19 @@ class GpuDecoder {
   // Host to device: the tokens that the next step is fed with, and the lengths that it has, its
   // own tokens included.
   Status set_ids(const int32_t* ids, int64_t count);
-  Status set_kv_lens(const int32_t* kv_lens, int32_t batch);
+  Status set_kv_lens(std::span<const int32_t> kv_lens);
+  // Of the sequences whose tokens are sampled from now on: the position of the next token, which
+  // every sample counts on, and the seed.
+  Status set_positions(std::span<const int32_t> positions);
+  Status set_seeds(std::span<const uint64_t> seeds);
   // Adds -infinity to the logits of these tokens from now on; graphs captured before stay right.
   Status ban(std::span<const int32_t> tokens);
 
   // One token of each sequence of the cache's reserved step, the ids fed in, to logits
   // [batch, vocab_size]. Lengths are the decoder's own.
   Status enqueue_decode(const KvCache& cache, unsigned parts);
-  // Chooses the next ids from the logits, and puts them into row history_row() of the history.
+  // Chooses the next ids from the logits, and puts them into the history. The seed is that of
+  // set_seeds.
   Status enqueue_sample(int32_t batch, const SamplerOptions& options);
   // Adds what the step reported to the sums and one token to every length.
   Status enqueue_end(int32_t batch);
@@ -79,12 +86,11 @@ class GpuDecoder {
   // Of one sequence, from the host.
   Status set_logits(const float* logits);
   const float* logits() const { return logits_.as<float>(); }
-  // [history_steps, max_batch] in host memory: row i has what the i-th enqueue_sample chose.
-  const int32_t* history() const { return history_; }
-  int32_t max_batch() const { return limits_.max_batch; }
-  int64_t history_steps() const { return limits_.history_steps; }
-  // The next sample writes row 0 again.
-  Status reset_history();
+  // The token that a batch's sample chose for sequence b at a position, on the host; valid until
+  // kHistorySteps later ones or one of another batch size are chosen.
+  int32_t chosen(int32_t batch, int32_t b, int64_t position) const {
+    return history_[position % kHistorySteps * batch + b];
+  }
 
   // Attention reads these queries, bf16 [num_layers, batch, num_q_heads, head_dim] on the device,
   // in place of the model's; nullptr ends that. For benchmarks whose kept share is planted.
@@ -102,7 +108,7 @@ class GpuDecoder {
              LayerPlans plans, BoundPlan prefill_plan, const GpuDecoderLimits& limits,
              cudaStream_t stream);
   Status allocate(int64_t max_tokens);
-  // Tokens of some sequences that go through the layers together, at most slice_tokens().
+  // Tokens of some sequences that go through the layers together, at most kMaxCudaBatch.
   struct Slice {
     BatchView batch;
     int32_t query_len = 1;
@@ -115,7 +121,6 @@ class GpuDecoder {
   Status enqueue_attention(const Slice& slice, int32_t layer_idx, const KvCache& cache);
   Status enqueue_ffn(const DeviceLayer& layer, int32_t num_tokens);
   Status enqueue_logits(const float* x, int32_t num_tokens);
-  int32_t slice_tokens() const;
   float* x() const { return x_.as<float>(); }
 
   const ModelConfig& config_;
@@ -130,7 +135,8 @@ class GpuDecoder {
   DeviceBuffer ids_;          // int32 [max_tokens]
   DeviceBuffer slice_lens_;   // int32: lengths of a prefill's slices
   DeviceBuffer kv_lens_;      // int32 [max_batch]
-  DeviceBuffer steps_;        // int32 [max_batch]
+  DeviceBuffer positions_;    // int32 [max_batch]
+  DeviceBuffer seeds_;        // uint64 [max_batch]
   DeviceBuffer x_;            // fp32 [tokens, hidden_dim]
   DeviceBuffer qkv_;          // fp32 [tokens, q_dim + 2 kv_dim]
   DeviceBuffer q_;            // bf16 [tokens, q_dim]
@@ -141,7 +147,7 @@ class GpuDecoder {
   DeviceBuffer stats_;        // int64 [2, num_layers, max_batch, num_kv_heads]: attended, bytes
   DeviceBuffer sums_;         // GpuDecodeSums
   std::unique_ptr<GpuPrefill> prefill_;  // nullptr: chunks are too short for it
-  int32_t* history_ = nullptr;
+  int32_t* history_ = nullptr;           // [kHistorySteps, batch] in pinned host memory
   const uint16_t* planted_q_ = nullptr;
 };
 

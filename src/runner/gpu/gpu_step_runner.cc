@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -20,9 +21,6 @@ namespace longdecode::runner {
 namespace {
 
 using cuda::cuda_status;
-
-// Rows of the history of chosen tokens; a longer run begins again at the first one.
-constexpr int64_t kMinHistorySteps = 4096;
 
 class GpuStepRunner final : public StepRunner {
  public:
@@ -49,7 +47,7 @@ class GpuStepRunner final : public StepRunner {
     LD_ASSIGN_OR_RETURN(weights_,
                         upload_weights(*model_, options_.device, options_.upload_progress));
     GpuDecoderLimits limits;
-    limits.history_steps = std::max(options_.context_len + 1, kMinHistorySteps);
+    limits.max_batch = options_.max_batch;
     limits.wants_stats = options_.method == Method::kFfd;
     LD_ASSIGN_OR_RETURN(decoder_, GpuDecoder::create(config, weights_, options_,
                                                      cache_->desc().format, limits, stream_));
@@ -84,6 +82,7 @@ class GpuStepRunner final : public StepRunner {
     if (!request.banned.empty()) LD_RETURN_IF_ERROR(decoder_->ban(request.banned));
     DecodeLoopRequest loop;
     loop.sampler = request.sampler;
+    loop.seeds = {&request.sampler.seed, 1};
     loop.max_steps = request.max_tokens - 1;
     loop.on_tokens = [&](std::span<const int32_t> row) { return request.on_token(row[0]); };
     LD_ASSIGN_OR_RETURN(const DecodeLoopResult result, loop_->run({&sequence, 1}, loop));
@@ -96,6 +95,64 @@ class GpuStepRunner final : public StepRunner {
     return Generation{result.num_steps, result.logits_are_later};
   }
 
+  Status begin_batch(const SamplerOptions& sampler, std::span<const int32_t> banned) override {
+    const cuda::DeviceGuard guard(options_.device.device_idx);
+    LD_RETURN_IF_ERROR(guard.status());
+    batch_sampler_ = sampler;
+    return decoder_->ban(banned);
+  }
+
+  // The prefill has left the logits, banned tokens among them, on the device, too.
+  Result<int32_t> choose_first(const BatchMember& member, const float*) override {
+    const cuda::DeviceGuard guard(options_.device.device_idx);
+    LD_RETURN_IF_ERROR(guard.status());
+    int32_t first = -1;
+    DecodeLoopRequest loop;
+    loop.sampler = batch_sampler_;
+    loop.seeds = {&member.seed, 1};
+    loop.on_tokens = [&](std::span<const int32_t> row) {
+      first = row[0];
+      return TokenVerdict::kContinue;
+    };
+    LD_RETURN_IF_ERROR(loop_->run({&member.sequence, 1}, loop).status());
+    return first;
+  }
+
+  Status decode_batch(std::span<const BatchMember> members, int64_t max_steps, const OnRow& on_row,
+                      StepTimes*) override {
+    const cuda::DeviceGuard guard(options_.device.device_idx);
+    LD_RETURN_IF_ERROR(guard.status());
+    std::vector<SequenceId> sequences;
+    std::vector<uint64_t> seeds;
+    std::vector<int32_t> ids;
+    std::vector<int64_t> first_positions;
+    for (const BatchMember& member : members) {
+      sequences.push_back(member.sequence);
+      seeds.push_back(member.seed);
+      ids.push_back(member.token);
+      LD_ASSIGN_OR_RETURN(const int64_t kv_len, cache_->kv_len(member.sequence));
+      first_positions.push_back(kv_len);
+    }
+    LD_RETURN_IF_ERROR(decoder_->set_ids(ids.data(), static_cast<int64_t>(ids.size())));
+    DecodeLoopRequest loop;
+    loop.sampler = batch_sampler_;
+    loop.seeds = seeds;
+    loop.max_steps = max_steps;
+    loop.samples_first = false;
+    loop.keeps_later_tokens = true;
+    loop.on_tokens = [&](std::span<const int32_t> row) {
+      return on_row(row) ? TokenVerdict::kContinue : TokenVerdict::kStop;
+    };
+    LD_ASSIGN_OR_RETURN(const DecodeLoopResult result, loop_->run(sequences, loop));
+    for (const int64_t position : first_positions) count_steps(position, result.num_steps);
+    return Status();
+  }
+
+  void end_batch() override {
+    const cuda::DeviceGuard guard(options_.device.device_idx);
+    (void)decoder_->ban({});  // fails where the device has failed before
+  }
+
   void fill(SessionStats* stats) const override {
     stats->decode_steps = num_steps_;
     stats->graph = graphs_->stats();
@@ -105,8 +162,8 @@ class GpuStepRunner final : public StepRunner {
     if (options_.method == Method::kDense) return;
     const Result<GpuDecodeSums> sums = decoder_->sums();
     if (!sums.ok()) return;
-    stats->kept_fraction = sums->kept / static_cast<double>(sums->steps);
-    stats->kv_bytes_read_per_token = sums->bytes / static_cast<double>(sums->steps);
+    stats->kept_fraction = sums->kept / sums->tokens;
+    stats->kv_bytes_read_per_token = sums->bytes / sums->tokens;
   }
 
   std::string kernel_name() const override { return decoder_->kernel_name(); }
@@ -117,6 +174,7 @@ class GpuStepRunner final : public StepRunner {
     LD_RETURN_IF_ERROR(cuda::check_model_device(options_.device));
     LayerPlanShape shape;
     shape.q_dtype = DType::kBF16;
+    shape.max_batch = options_.max_batch;
     return LayerPlans::create(model_->config(), options_, cache_->desc().format, shape, stream_)
         .status();
   }
@@ -170,6 +228,7 @@ class GpuStepRunner final : public StepRunner {
   float* host_logits_ = nullptr;  // pinned
   int64_t num_steps_ = 0;
   double dense_bytes_ = 0.0;  // of all decode steps
+  SamplerOptions batch_sampler_;
 };
 
 }  // namespace

@@ -29,9 +29,9 @@ __global__ void __launch_bounds__(kThreads) end_step_kernel(const StepEndArgs a)
       __syncthreads();
     }
     if (threadIdx.x == 0) {
-      a.sums[0] += s_kept[0] / (int64_t{a.num_layers} * per_layer);
+      a.sums[0] += s_kept[0] / (int64_t{a.num_layers} * a.num_kv_heads);
       a.sums[1] += s_bytes[0];
-      a.sums[2] += 1.0;
+      a.sums[2] += a.batch;
     }
   }
   if (threadIdx.x < a.batch) ++a.kv_lens[threadIdx.x];

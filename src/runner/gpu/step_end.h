@@ -17,7 +17,8 @@ struct StepEndArgs {
   int32_t num_layers = 0;
   int32_t max_batch = 0;
   int32_t num_kv_heads = 0;
-  double* sums = nullptr;  // [3]: mean of attended / kv_len, sum of bytes, 1: added
+  double* sums = nullptr;  // [3]: sums over the batch of attended / kv_len (the mean of layers and
+                           // heads), bytes and 1, added
 };
 
 cudaError_t end_step(const StepEndArgs& args, cudaStream_t stream);

@@ -12,12 +12,11 @@ namespace {
 
 using cuda::cuda_status;
 
-// Graphs kept at once; more kinds than a session has.
-constexpr size_t kMaxEntries = 8;
+// Graphs kept at once; more kinds than a session has: batch sizes, and a step without sampling.
+constexpr size_t kMaxEntries = kMaxCudaBatch + 1;
 
 bool same_sampler(const SamplerOptions& a, const SamplerOptions& b) {
-  return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p &&
-         a.seed == b.seed;
+  return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p;
 }
 
 bool same_kind(const StepKind& a, const StepKind& b) {
@@ -33,10 +32,8 @@ StepGraphs::~StepGraphs() {
 
 Status StepGraphs::launch(const StepKind& kind, int64_t longest_kv_len,
                           const std::function<Status()>& enqueue) {
-  if (mode_ == GraphMode::kOff || !is_warm_) {
-    is_warm_ = true;
-    return enqueue();
-  }
+  const bool is_cold = warm_batches_.insert(kind.batch).second;
+  if (mode_ == GraphMode::kOff || is_cold) return enqueue();
   const int64_t block = mode_ == GraphMode::kBlock ? longest_kv_len / kGraphBlockTokens : 0;
   auto entry = std::find_if(entries_.begin(), entries_.end(),
                             [&](const Entry& e) { return same_kind(e.kind, kind); });

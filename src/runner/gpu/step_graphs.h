@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "longdecode/status.h"
@@ -21,7 +22,7 @@ inline constexpr int64_t kGraphBlockTokens = 256;
 struct StepKind {
   int32_t batch = 1;
   bool samples = false;
-  SamplerOptions sampler;  // used when samples
+  SamplerOptions sampler;  // used when samples, but for its seed
 };
 
 // Not for concurrent use.
@@ -33,7 +34,8 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
 
   // Runs what `enqueue` puts on the stream. longest_kv_len is that of the batch; it decides when
-  // kBlock captures anew. The first step of all runs without a graph: it loads the kernels.
+  // kBlock captures anew. The first step of a batch size runs without a graph: it loads the
+  // kernels.
   Status launch(const StepKind& kind, int64_t longest_kv_len,
                 const std::function<Status()>& enqueue);
 
@@ -49,7 +51,7 @@ class StepGraphs {
 
   GraphMode mode_;
   cudaStream_t stream_;
-  bool is_warm_ = false;
+  std::set<int32_t> warm_batches_;
   std::vector<Entry> entries_;
   GraphStats stats_;
 };

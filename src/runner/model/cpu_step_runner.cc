@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -33,6 +36,40 @@ class CpuStepRunner final : public StepRunner {
     LD_RETURN_IF_ERROR(cache_->commit());
     step.times->linear_s += transformer_.linear_s() - linear_before;
     if (step.is_decode) decode_attention_.count_step();
+    return Status();
+  }
+
+  Status begin_batch(const SamplerOptions& sampler, std::span<const int32_t> banned) override {
+    batch_sampler_ = sampler;
+    banned_ = banned;
+    samplers_.clear();
+    return Status();
+  }
+
+  Result<int32_t> choose_first(const BatchMember& member, const float* logits) override {
+    SamplerOptions sampler = batch_sampler_;
+    sampler.seed = member.seed;
+    LD_ASSIGN_OR_RETURN(Sampler created, Sampler::create(sampler));
+    samplers_.insert_or_assign(member.sequence, std::move(created));
+    batch_logits_.assign(logits, logits + model_->config().vocab_size);
+    return choose(member.sequence);
+  }
+
+  // One sequence after the other: there is no work that they could share.
+  Status decode_batch(std::span<const BatchMember> members, int64_t max_steps, const OnRow& on_row,
+                      StepTimes* times) override {
+    std::vector<int32_t> row;
+    for (const BatchMember& member : members) row.push_back(member.token);
+    for (int64_t i = 0; i < max_steps; ++i) {
+      for (size_t m = 0; m < members.size(); ++m) {
+        const SequenceId sequence = members[m].sequence;
+        LD_ASSIGN_OR_RETURN(const int64_t position, cache_->kv_len(sequence));
+        LD_RETURN_IF_ERROR(
+            run({{&row[m], 1}, position, true, batch_logits_.data(), times}, sequence));
+        LD_ASSIGN_OR_RETURN(row[m], choose(sequence));
+      }
+      if (!on_row(row)) break;
+    }
     return Status();
   }
 
@@ -76,11 +113,24 @@ class CpuStepRunner final : public StepRunner {
     return prefill_attention(args, options_.device, nullptr);
   }
 
+  // From batch_logits_.
+  Result<int32_t> choose(SequenceId sequence) {
+    for (const int32_t token : banned_) {
+      batch_logits_[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+    }
+    return samplers_.at(sequence).sample(batch_logits_);
+  }
+
   std::shared_ptr<const Model> model_;
   SessionOptions options_;
   KvCache* cache_;
   DecodeAttention decode_attention_;
   Transformer transformer_;
+  // Of a batch.
+  SamplerOptions batch_sampler_;
+  std::span<const int32_t> banned_;
+  std::map<SequenceId, Sampler> samplers_;
+  std::vector<float> batch_logits_;  // [vocab_size]
 };
 
 }  // namespace

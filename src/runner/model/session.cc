@@ -6,12 +6,17 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "runner/model/batch.h"
 #include "runner/model/step_runner.h"
 #include "runner/model/stopwatch.h"
+#include "runner/model/token_checks.h"
 
 namespace longdecode::runner {
 namespace {
+
+constexpr int32_t kMaxCpuBatch = 1024;
 
 Status check_layers(const ModelConfig& config, const SessionOptions& options) {
   std::vector<bool> seen(static_cast<size_t>(config.num_layers));
@@ -64,6 +69,14 @@ Status resolve_options(const ModelConfig& config, SessionOptions* options) {
   if (options->prefill_chunk < 1) {
     return invalid_argument("prefill_chunk is {}; 1 or more is needed", options->prefill_chunk);
   }
+  const bool on_cuda = options->device.type == DeviceType::kCuda;
+  const int32_t max_batch = on_cuda ? kMaxCudaBatch : kMaxCpuBatch;
+  if (options->max_batch < 1 || options->max_batch > max_batch) {
+    return invalid_argument("max_batch is {}; 1 to {} is allowed", options->max_batch, max_batch);
+  }
+  if (options->num_pages < 0) {
+    return invalid_argument("num_pages is {}; 0 or more is allowed", options->num_pages);
+  }
   return check_layers(config, *options);
 }
 
@@ -91,8 +104,10 @@ Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& opti
   desc.format = cache_format(config, options);
   LD_RETURN_IF_ERROR(validate(desc.format));  // page_size divides below
   desc.num_layers = config.num_layers;
-  desc.num_pages = (options.context_len + options.page_size - 1) / options.page_size;
-  desc.max_sequences = 1;
+  desc.num_pages = options.num_pages > 0
+                       ? options.num_pages
+                       : options.max_batch * ceil_div(options.context_len, options.page_size);
+  desc.max_sequences = options.max_batch;
   desc.max_kv_len = options.context_len;
   return KvCache::create(desc, options.device);
 }
@@ -137,12 +152,7 @@ Result<Session> Session::create(std::shared_ptr<const Model> model, const Sessio
 
 Status Session::Impl::check_tokens(std::span<const int32_t> tokens) const {
   if (tokens.empty()) return invalid_argument("tokens is empty; 1 or more is needed");
-  const int32_t vocab_size = model->config().vocab_size;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
-    return invalid_argument("token {} is {}; the vocabulary allows 0 to {}", i, tokens[i],
-                            vocab_size - 1);
-  }
+  LD_RETURN_IF_ERROR(check_vocabulary("tokens", tokens, model->config().vocab_size));
   const auto count = static_cast<int64_t>(tokens.size());
   if (count > options.context_len - num_tokens) {
     return invalid_argument("{} tokens after {} exceed the context of {}", count, num_tokens,
@@ -190,11 +200,7 @@ Result<int64_t> Session::Impl::generate(const GenerateRequest& request) {
     return invalid_argument("max_tokens is {}; the context allows 1 to {}", request.max_tokens,
                             room + 1);
   }
-  for (const int32_t token : request.banned) {
-    if (token >= 0 && token < model->config().vocab_size) continue;
-    return invalid_argument("banned has token {}; the vocabulary allows 0 to {}", token,
-                            model->config().vocab_size - 1);
-  }
+  LD_RETURN_IF_ERROR(check_vocabulary("banned", request.banned, model->config().vocab_size));
   Stopwatch watch;
   int32_t last = -1;  // that the caller wants
   GenerateRequest watched = request;
@@ -219,6 +225,25 @@ Result<int64_t> Session::Impl::generate(const GenerateRequest& request) {
 
 Result<int64_t> Session::generate(const GenerateRequest& request) {
   return impl_->generate(request);
+}
+
+Status Session::generate_batch(const BatchRequest& request) {
+  BatchTarget target;
+  target.vocab_size = impl_->model->config().vocab_size;
+  target.context_len = impl_->options.context_len;
+  target.max_batch = impl_->options.max_batch;
+  target.prefill_chunk = impl_->options.prefill_chunk;
+  target.cache = &impl_->cache;
+  target.runner = impl_->runner.get();
+  target.prefill_times = &impl_->prefill_times;
+  target.decode_times = &impl_->decode_times;
+  LD_RETURN_IF_ERROR(check_batch(request, target));
+  impl_->num_tokens = 0;
+  impl_->logits.clear();
+  LD_RETURN_IF_ERROR(impl_->cache.free_sequence(impl_->sequence));
+  Status status = run_batch(request, target);
+  LD_ASSIGN_OR_RETURN(impl_->sequence, impl_->cache.add_sequence());
+  return status;
 }
 
 bool Session::generates() const { return impl_->runner->generates(); }
@@ -270,7 +295,8 @@ SessionStats Session::stats() const {
   const auto page_bytes = static_cast<int64_t>(format.bytes_per_token() * format.page_size);
   const int64_t ring_bytes = format.keys == KeyEncoding::kTwoPlane
                                  ? format.num_kv_heads * int64_t{format.key_dim} *
-                                       dtype_bytes(format.dtype) * format.recent_ring_tokens()
+                                       dtype_bytes(format.dtype) * format.recent_ring_tokens() *
+                                       impl_->options.max_batch
                                  : 0;
   stats.kv_bytes = impl_->model->config().num_layers * (pages * page_bytes + ring_bytes);
   return stats;

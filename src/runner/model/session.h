@@ -25,6 +25,7 @@
 
 namespace longdecode::runner {
 
+struct BatchRequest;
 struct ModelWeights;
 
 // The weights, memory-mapped and read-only; shared by any number of sessions.
@@ -73,6 +74,9 @@ enum class GraphMode : int32_t {
   kAnyLength,  // one CUDA Graph for all lengths, which the device counts
 };
 
+// Sequences that a CUDA device decodes together.
+inline constexpr int32_t kMaxCudaBatch = 8;
+
 struct SessionOptions {
   Method method = Method::kDense;
   FfdOptions ffd;                           // used when method is kFfd
@@ -82,6 +86,8 @@ struct SessionOptions {
   DType kv_dtype = DType::kF16;             // of plain keys, recent keys and V; CUDA: bf16
   int32_t page_size = 128;                  // tokens; kFfd: 64 or 128
   int32_t prefill_chunk = 512;              // most tokens per prefill step, >= 1
+  int32_t max_batch = 1;                    // of generate_batch, >= 1; CUDA: up to kMaxCudaBatch
+  int64_t num_pages = 0;                    // of the cache; 0: max_batch * context_len tokens
   DeviceInfo device;                        // of detect_device
   GraphMode graph = GraphMode::kAnyLength;  // CUDA
   // Called for every layer of every step, before its attention; an error ends the step. May be
@@ -158,6 +164,10 @@ class Session {
   // device is a step ahead of on_token. Returns how many were fed. As decode for each token;
   // kUnsupported where generates() is false. A seed gives other tokens than runner::Sampler.
   Result<int64_t> generate(const GenerateRequest& request);
+
+  // Continues prompts, as runner/model/batch.h says; max_batch of them are decoded together. The
+  // session's own sequence is empty afterwards.
+  Status generate_batch(const BatchRequest& request);
 
   // Of the last token: fp32 [vocab_size], valid until the next call; empty before the first.
   std::span<const float> logits() const;

@@ -3,6 +3,7 @@
 #define LONGDECODE_RUNNER_MODEL_STEP_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,13 @@ struct ModelStep {
   StepTimes* times = nullptr;  // gets the seconds; total_s is the caller's
 };
 
+// A sequence of a batch, between two of its steps.
+struct BatchMember {
+  SequenceId sequence = 0;
+  uint64_t seed = 0;
+  int32_t token = 0;  // the last one chosen; not fed yet
+};
+
 // Not for concurrent use.
 class StepRunner {
  public:
@@ -43,6 +51,19 @@ class StepRunner {
   // logits [vocab_size] become those of the last token fed, unless logits_are_later.
   virtual Result<Generation> generate(const GenerateRequest& request, SequenceId sequence,
                                       float* logits);
+
+  // A batch of sequences, from begin_batch to end_batch; `banned` is valid until then. The
+  // sampler's seed is not used: every member has its own.
+  virtual Status begin_batch(const SamplerOptions& sampler, std::span<const int32_t> banned) = 0;
+  // The first token of a sequence that `run` has just prefilled, whose logits are given.
+  virtual Result<int32_t> choose_first(const BatchMember& member, const float* logits) = 0;
+  // Feeds every member its token and chooses its next one, and so on, max_steps times. on_row gets
+  // the tokens of each step, one for each member. After it has returned false, at most one row
+  // follows, which was under way. In the end every member's last token is not fed yet.
+  using OnRow = std::function<bool(std::span<const int32_t> row)>;
+  virtual Status decode_batch(std::span<const BatchMember> members, int64_t max_steps,
+                              const OnRow& on_row, StepTimes* times) = 0;
+  virtual void end_batch() {}
 
   // decode_steps, kept_fraction and kv_bytes_read_per_token.
   virtual void fill(SessionStats* stats) const = 0;

@@ -2,6 +2,8 @@
 // and as a CUDA Graph.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "cuda/model/model_ops.h"
 #include "tests/gpu/model/arrays.h"
 
@@ -20,9 +22,16 @@ class Chain {
       : tokens_(tokens),
         ids_(std::vector<int32_t>(size_t(tokens), 1)),
         steps_(std::vector<int32_t>(size_t(tokens), 0)),
+        seeds_(distinct_seeds(tokens)),
         x_(int64_t{tokens} * kHidden),
         act_(int64_t{tokens} * kFfn),
         logits_(int64_t{tokens} * kVocab) {}
+
+  static std::vector<uint64_t> distinct_seeds(int32_t count) {
+    std::vector<uint64_t> seeds(size_t(count), 5);
+    std::iota(seeds.begin(), seeds.end(), 5);
+    return seeds;
+  }
 
   // One step. `after` is called after every launch.
   template <class After>
@@ -56,7 +65,7 @@ class Chain {
     sample.vocab_size = kVocab;
     sample.temperature = 1.0f;
     sample.top_k = 40;
-    sample.seed = 5;
+    sample.seeds = seeds_.data();
     sample.ids = ids_.data();
     sample.steps = steps_.data();
     run(cuda::sample(sample, device_, stream));
@@ -89,6 +98,7 @@ class Chain {
   DeviceArray<uint16_t> down_{to_bf16(normal_floats(int64_t{kLayers} * kFfn * kHidden, 0.03f, 3))};
   DeviceArray<float> norm_{normal_floats(kHidden, 1.0f, 4)};
   DeviceArray<int32_t> ids_, steps_;
+  DeviceArray<uint64_t> seeds_;
   DeviceArray<float> x_;
   DeviceArray<uint16_t> act_;
   DeviceArray<float> logits_;

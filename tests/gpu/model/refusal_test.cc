@@ -121,6 +121,8 @@ TEST(CudaModelRefusal, Sample) {
   refused([](auto& a) { a.top_k = -1; }, {"top_k", "-1"});
   refused([](auto& a) { a.batch = 0; }, {"batch", "0"});
   refused([](auto& a) { a.ids = nullptr; }, {"ids"});
+  refused([](auto& a) { a.history = a.ids; }, {"history_steps", "0", "1"});
+  refused([](auto& a) { a.temperature = 1.0f; }, {"seeds", "null"});
 }
 
 TEST(CudaModelRefusal, Rows) {

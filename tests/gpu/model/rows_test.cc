@@ -132,11 +132,23 @@ std::vector<Candidate> candidates_of(const float* logits, int32_t vocab, const O
   return all;
 }
 
-// Runs `steps` draws on the same logits; history row by row.
+// Sequence b draws from step b on, with a seed of its own.
+int32_t first_step(int32_t b) { return b; }
+uint64_t seed_of(uint64_t seed, int32_t b) { return seed + 1000u * static_cast<uint64_t>(b); }
+
+// Runs `steps` draws on the same logits, sequence by sequence [steps, batch].
 std::vector<int32_t> sample_steps(const std::vector<float>& logits, int32_t batch, int32_t vocab,
                                   const Options& options, int32_t steps, uint64_t seed) {
+  std::vector<int32_t> first, after;
+  std::vector<uint64_t> seeds;
+  for (int32_t b = 0; b < batch; ++b) {
+    first.push_back(first_step(b));
+    after.push_back(first_step(b) + steps);
+    seeds.push_back(seed_of(seed, b));
+  }
   const DeviceArray<float> device_logits(logits);
-  const DeviceArray<int32_t> ids(batch), counters(std::vector<int32_t>(size_t(batch), 0));
+  const DeviceArray<int32_t> ids(batch), counters(first);
+  const DeviceArray<uint64_t> device_seeds(seeds);
   const DeviceArray<int32_t> history(int64_t{steps} * batch);
   cuda::SampleArgs args;
   args.logits = device_logits.data();
@@ -145,16 +157,24 @@ std::vector<int32_t> sample_steps(const std::vector<float>& logits, int32_t batc
   args.temperature = options.temperature;
   args.top_k = options.top_k;
   args.top_p = options.top_p;
-  args.seed = seed;
+  args.seeds = device_seeds.data();
   args.ids = ids.data();
   args.steps = counters.data();
   args.history = history.data();
   args.history_steps = steps;
-  for (int32_t i = 0; i < steps + 1; ++i) {  // the last one finds no row in the history
+  for (int32_t i = 0; i < steps; ++i) {
     check_status(cuda::sample(args, cuda_device(), nullptr), "sample");
   }
-  const std::vector<int32_t> result = history.get();
-  EXPECT_EQ(counters.get(), std::vector<int32_t>(size_t(batch), steps + 1));
+  const std::vector<int32_t> ring = history.get();
+  std::vector<int32_t> result;
+  for (int32_t i = 0; i < steps; ++i) {
+    for (int32_t b = 0; b < batch; ++b) {
+      result.push_back(ring[static_cast<size_t>((first_step(b) + i) % steps * batch + b)]);
+    }
+  }
+  EXPECT_EQ(counters.get(), after);
+  const std::vector<int32_t> last(result.end() - batch, result.end());
+  EXPECT_EQ(ids.get(), last);
   EXPECT_TRUE(ids.intact() && counters.intact() && history.intact());
   return result;
 }
@@ -203,8 +223,9 @@ int64_t count_wrong_draws(const std::vector<float>& logits, int32_t vocab, const
     for (const Candidate& c : kept) total += c.weight;
     for (int32_t step = 0; step < steps; ++step) {
       const int32_t id = drawn[static_cast<size_t>(step * batch + b)];
-      const double place =
-          static_cast<double>(cuda::counter_random(seed, uint32_t(b), uint32_t(step))) * 0x1p-64;
+      const double place = static_cast<double>(cuda::counter_random(
+                               seed_of(seed, b), static_cast<uint64_t>(first_step(b) + step))) *
+                           0x1p-64;
       double before = 0.0;
       bool right = false;
       for (const Candidate& c : kept) {

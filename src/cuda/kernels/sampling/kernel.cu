@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_token(const Params& p, int token) {
   const int sequence = sequence_of_cluster();
   const int step = p.g_steps[sequence];
   p.g_ids[sequence] = token;
-  if (p.g_history != nullptr && step >= 0 && step < p.history_steps) {
-    p.g_history[int64_t{step} * p.batch + sequence] = token;
+  if (p.g_history != nullptr && step >= 0) {
+    p.g_history[int64_t{step % p.history_steps} * p.batch + sequence] = token;
   }
   p.g_steps[sequence] = step + 1;
 }
@@ -141,7 +141,8 @@ __device__ __forceinline__ void draw(const Params& p, const uint32_t* s_keys, co
   const uint64_t warp_mass = warp_total(sum);
   gather(s.masses, warp_mass);
   const int sequence = sequence_of_cluster();
-  const uint64_t random = counter_random(p.seed, sequence, p.g_steps[sequence]);
+  const uint64_t random =
+      counter_random(p.g_seeds[sequence], static_cast<uint64_t>(p.g_steps[sequence]));
   const uint64_t place = __umul64hi(random, sum_all(s.masses));
   const uint64_t warp_before = sum_before(s.masses, rank, warp);
   // All have read the step; the one warp that holds the place counts it on.

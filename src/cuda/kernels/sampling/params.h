@@ -17,10 +17,10 @@ struct Params {
   float inverse_temperature;
   int32_t top_k;  // 0: all
   float top_p;
-  uint64_t seed;
-  int32_t* g_ids;      // [batch]
-  int32_t* g_steps;    // [batch]
-  int32_t* g_history;  // [history_steps, batch] or nullptr
+  const uint64_t* g_seeds;  // [batch]; nullptr: greedy
+  int32_t* g_ids;           // [batch]
+  int32_t* g_steps;         // [batch]
+  int32_t* g_history;       // [history_steps, batch] or nullptr
   int32_t history_steps;
 };
 
