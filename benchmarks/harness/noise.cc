@@ -31,10 +31,10 @@ std::vector<float> normal_quantiles() {
 
 void fill_normal(uint64_t seed, uint64_t stream, uint64_t row, std::span<float> values) {
   static const std::vector<float> quantiles = normal_quantiles();
-  const uint64_t key = mix64(mix64(mix64(seed) + stream) + row);
+  const uint64_t key = split_mix(split_mix(split_mix(seed) + stream) + row);
   uint64_t hash = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (i % 4 == 0) hash = mix64(key + i);
+    if (i % 4 == 0) hash = split_mix(key + i);
     values[i] = quantiles[(hash >> (16 * (i % 4))) & 0xffff];
   }
 }

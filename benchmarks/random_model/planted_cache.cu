@@ -9,7 +9,6 @@ namespace {
 constexpr int kGroupTokens = 16;
 constexpr float kScoreDeviation = 2.0f;  // nats
 
-using runner::mix;
 
 __device__ __forceinline__ float normal(uint64_t bits) { return runner::normal_pair(bits).x; }
 
@@ -36,7 +35,7 @@ __global__ void queries_kernel(const PlantedShape shape, __nv_bfloat16* q) {
   for (int h = 0; h < group; ++h) {
     const int64_t head = int64_t{blockIdx.x} * group + h;
     const uint64_t at = static_cast<uint64_t>(head) * 1024 + channel;
-    float value = has_channel ? normal(mix(mix(shape.seed * 0x51ull) + at)) : 0.0f;
+    float value = has_channel ? normal(split_mix(split_mix(shape.seed * 0x51ull) + at)) : 0.0f;
     for (int before = 1; before <= h; ++before) {
       const float other =
           has_channel ? __bfloat162float(q[(head - before) * shape.head_dim + channel]) : 0.0f;
@@ -62,16 +61,17 @@ __global__ void tokens_kernel(const PlantedShape shape, const __nv_bfloat16* q, 
   const float per_nat = shape.softmax_scale / (kScoreDeviation * kScoreDeviation);
   for (int i = threadIdx.x; i < row; i += blockDim.x) {
     const int head = i / shape.head_dim, channel = i - head * shape.head_dim;
-    const uint64_t in_cache = mix(shape.seed ^ (uint64_t(b) << 40)) + uint64_t(token) * row + i;
+    const uint64_t in_cache =
+        split_mix(shape.seed ^ (uint64_t(b) << 40)) + uint64_t(token) * row + i;
     const auto query = [&](int in_group) {
       const int64_t q_head = int64_t{b} * shape.num_q_heads + head * group + in_group;
       return __bfloat162float(q[q_head * shape.head_dim + channel]);
     };
-    const uint64_t dice = mix(mix(shape.seed + 77) + uint64_t(b) * 1000003 + uint64_t(head) * 17 +
-                              uint64_t(token / kGroupTokens) * 4099);
+    const uint64_t dice = split_mix(split_mix(shape.seed + 77) + uint64_t(b) * 1000003 +
+                                    uint64_t(head) * 17 + uint64_t(token / kGroupTokens) * 4099);
     const bool is_hit = static_cast<float>(dice >> 40) * 0x1p-24f < hit_share &&
                         token % kGroupTokens == static_cast<int64_t>(dice % kGroupTokens);
-    float key = normal(mix(in_cache));
+    float key = normal(split_mix(in_cache));
     if (token == 0) {
       key = 0.0f;
       for (int h = 0; h < group; ++h) key += kAnchorScore * per_nat * query(h);
@@ -79,7 +79,7 @@ __global__ void tokens_kernel(const PlantedShape shape, const __nv_bfloat16* q, 
       key = kHitScore * per_nat * query(static_cast<int>((dice >> 8) % group));
     }
     k[at + i] = __float2bfloat16(key);
-    v[at + i] = __float2bfloat16(normal(mix(in_cache ^ 0x5555555555555555ull)));
+    v[at + i] = __float2bfloat16(normal(split_mix(in_cache ^ 0x5555555555555555ull)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/float_convert.h"
+#include "base/mix_bits.h"
 #include "base/status_macros.h"
 #include "benchmarks/study/scan.h"
 #include "longdecode/kv_format.h"
@@ -16,13 +17,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 float round_to_f16(float value) { return f16_to_f32(f32_to_f16(value)); }
-
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 class HeadStudy {
  public:
@@ -240,7 +234,8 @@ void HeadStudy::study_needle(size_t grid_idx, size_t position_idx,
   const int64_t end = std::min(widest.num_quantized_pages(query.kv_len) * kPageSizes.back(),
                                query.kv_len - kRecentTokens);
   if (end <= kSinkTokens) return;
-  const uint64_t hash = mix(seed_ + mix(static_cast<uint64_t>(kv_head_) + mix(position_idx)));
+  const uint64_t hash =
+      split_mix(seed_ + split_mix(static_cast<uint64_t>(kv_head_) + split_mix(position_idx)));
   const int64_t token =
       kSinkTokens + static_cast<int64_t>(hash % static_cast<uint64_t>(end - kSinkTokens));
   const size_t head = position_idx % q.size();

@@ -13,7 +13,7 @@ constexpr int64_t kMaxBlocks = 132 * 16;
 __global__ void normal_kernel(__nv_bfloat162* data, int64_t num_pairs, float size, uint64_t seed) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < num_pairs;
        i += int64_t{kThreads} * gridDim.x) {
-    const float2 pair = normal_pair(mix(mix(seed) + static_cast<uint64_t>(i)));
+    const float2 pair = normal_pair(split_mix(split_mix(seed) + static_cast<uint64_t>(i)));
     data[i] = __floats2bfloat162_rn(size * pair.x, size * pair.y);
   }
 }

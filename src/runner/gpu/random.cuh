@@ -4,14 +4,9 @@
 
 #include <cstdint>
 
-namespace longdecode::runner {
+#include "base/mix_bits.h"
 
-__device__ __forceinline__ uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
+namespace longdecode::runner {
 
 // Two normal numbers from 64 random bits (Box and Muller).
 __device__ __forceinline__ float2 normal_pair(uint64_t bits) {
