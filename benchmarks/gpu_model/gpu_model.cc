@@ -49,20 +49,21 @@ class Bench {
 
   Status products() {
     LD_ASSIGN_OR_RETURN(const auto gemm, Gemm::create(device_));
-    LD_ASSIGN_OR_RETURN(const Memory weight, DeviceMemory::random_bf16(int64_t{kVocab} * kHidden));
-    LD_ASSIGN_OR_RETURN(const Memory x, DeviceMemory::random_bf16(int64_t{8} * kFfn));
-    LD_ASSIGN_OR_RETURN(const Memory x_f32, DeviceMemory::of(std::vector<float>(8 * kFfn, 0.5f)));
-    LD_ASSIGN_OR_RETURN(const Memory y, DeviceMemory::zeros(int64_t{8} * 4 * kVocab));
-    LD_ASSIGN_OR_RETURN(const Memory scratch, DeviceMemory::zeros(gemm->workspace_bytes() + 16));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer weight, random_bf16(int64_t{kVocab} * kHidden, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer x, random_bf16(int64_t{8} * kFfn, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer x_f32,
+                        upload(std::vector<float>(8 * kFfn, 0.5f), device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer y, zeros(int64_t{8} * 4 * kVocab, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer scratch, zeros(gemm->workspace_bytes() + 16, device_));
     for (const Product& product : kProducts) {
       for (const int32_t tokens : {1, 8}) {
         LinearArgs args;
-        args.weight = weight->as<uint16_t>();
-        if (product.normalise) args.x_f32 = x_f32->as<float>();
-        if (product.normalise) args.norm_weight = x_f32->as<float>();
-        if (!product.normalise) args.x_bf16 = x->as<uint16_t>();
+        args.weight = weight.as<uint16_t>();
+        if (product.normalise) args.x_f32 = x_f32.as<float>();
+        if (product.normalise) args.norm_weight = x_f32.as<float>();
+        if (!product.normalise) args.x_bf16 = x.as<uint16_t>();
         args.output = product.output;
-        args.y = y->as<void>();
+        args.y = y.as<void>();
         args.num_rows = product.rows;
         args.num_cols = product.cols;
         args.num_tokens = tokens;
@@ -71,13 +72,12 @@ class Bench {
           return cuda::linear(args, device_, stream);
         }));
         const cuda::GemmArgs gemm_args{
-            args.weight, x->as<uint16_t>(), nullptr,      LinearOutput::kStoreBf16,
-            args.y,      product.rows,      product.cols, tokens};
+            args.weight, x.as<uint16_t>(), nullptr,      LinearOutput::kStoreBf16,
+            args.y,      product.rows,     product.cols, tokens};
         if (gemm->name() == "own kernel") continue;
-        LD_RETURN_IF_ERROR(
-            measure(product.name, gemm->name(), tokens, bytes, [&](cudaStream_t stream) {
-              return gemm->run(gemm_args, scratch->as<void>(), stream);
-            }));
+        LD_RETURN_IF_ERROR(measure(
+            product.name, gemm->name(), tokens, bytes,
+            [&](cudaStream_t stream) { return gemm->run(gemm_args, scratch.as<void>(), stream); }));
       }
     }
     return {};
@@ -94,18 +94,18 @@ class Bench {
         value += 2.0f * (static_cast<float>(state >> 8) * 0x1p-24f - 0.5f);
       }
     }
-    LD_ASSIGN_OR_RETURN(const Memory logits, DeviceMemory::of(values));
-    LD_ASSIGN_OR_RETURN(const Memory ids, DeviceMemory::zeros(64));
-    LD_ASSIGN_OR_RETURN(const Memory steps, DeviceMemory::zeros(64));
-    LD_ASSIGN_OR_RETURN(const Memory seeds, DeviceMemory::zeros(64));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer logits, upload(values, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer ids, zeros(64, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer steps, zeros(64, device_));
+    LD_ASSIGN_OR_RETURN(const DeviceBuffer seeds, zeros(64, device_));
     for (const int32_t batch : {1, kBatch}) {
       cuda::SampleArgs args;
-      args.logits = logits->as<float>();
+      args.logits = logits.as<float>();
       args.batch = batch;
       args.vocab_size = kVocab;
-      args.ids = ids->as<int32_t>();
-      args.steps = steps->as<int32_t>();
-      args.seeds = seeds->as<uint64_t>();
+      args.ids = ids.as<int32_t>();
+      args.steps = steps.as<int32_t>();
+      args.seeds = seeds.as<uint64_t>();
       const auto launch = [&](cudaStream_t stream) { return cuda::sample(args, device_, stream); };
       const int64_t bytes = int64_t{4} * kVocab * batch;
       LD_RETURN_IF_ERROR(measure("sample greedy", "own", batch, bytes, launch));
@@ -124,13 +124,13 @@ class Bench {
       for (const int64_t kv_len : {int64_t{kPrefillTokens}, kChainTokens}) {
         LD_ASSIGN_OR_RETURN(const auto chain, LayerChain::create(device_, 1, kv_len, keys));
         const int64_t heads_dim = int64_t{kQHeads} * kHeadDim;
-        LD_ASSIGN_OR_RETURN(const Memory q, DeviceMemory::random_bf16(kPrefillTokens * heads_dim));
-        LD_ASSIGN_OR_RETURN(const Memory o, DeviceMemory::zeros(2 * kPrefillTokens * heads_dim));
+        LD_ASSIGN_OR_RETURN(const DeviceBuffer q, random_bf16(kPrefillTokens * heads_dim, device_));
+        LD_ASSIGN_OR_RETURN(const DeviceBuffer o, zeros(2 * kPrefillTokens * heads_dim, device_));
         PrefillArgs args;
-        args.q = TensorView::contiguous(q->as<void>(), DType::kBF16,
-                                        {kPrefillTokens, kQHeads, kHeadDim});
+        args.q =
+            TensorView::contiguous(q.as<void>(), DType::kBF16, {kPrefillTokens, kQHeads, kHeadDim});
         args.o = args.q;
-        args.o.data = o->as<void>();
+        args.o.data = o.as<void>();
         args.kv = chain->cache().layer(0);
         args.batch = chain->cache().step();
         args.softmax_scale = 0.088f;

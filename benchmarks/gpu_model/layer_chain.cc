@@ -27,12 +27,12 @@ Result<std::unique_ptr<LayerChain>> LayerChain::create(const DeviceInfo& device,
 }
 
 Status LayerChain::init(int64_t kv_len, KeyEncoding keys) {
-  const auto weights = [](Memory* memory, int64_t count) -> Status {
-    LD_ASSIGN_OR_RETURN(*memory, DeviceMemory::random_bf16(count));
+  const auto weights = [&](DeviceBuffer* memory, int64_t count) -> Status {
+    LD_ASSIGN_OR_RETURN(*memory, random_bf16(count, device_));
     return {};
   };
-  const auto zeros = [](Memory* memory, int64_t num_bytes) -> Status {
-    LD_ASSIGN_OR_RETURN(*memory, DeviceMemory::zeros(num_bytes));
+  const auto allocate = [&](DeviceBuffer* memory, int64_t num_bytes) -> Status {
+    LD_ASSIGN_OR_RETURN(*memory, zeros(num_bytes, device_));
     return {};
   };
   layers_.resize(static_cast<size_t>(num_layers_));
@@ -43,21 +43,21 @@ Status LayerChain::init(int64_t kv_len, KeyEncoding keys) {
     LD_RETURN_IF_ERROR(weights(&layer.down, int64_t{kHidden} * kFfn));
   }
   LD_RETURN_IF_ERROR(weights(&embedding_, int64_t{kVocab} * kHidden));
-  LD_ASSIGN_OR_RETURN(norm_, DeviceMemory::of(std::vector<float>(kHidden, 1.0f)));
+  LD_ASSIGN_OR_RETURN(norm_, upload(std::vector<float>(kHidden, 1.0f), device_));
   std::vector<float> frequencies(kHeadDim);  // as doubles, half as many
   for (int32_t i = 0; i < kHeadDim / 2; ++i) {
     const double frequency = std::pow(5e5, -2.0 * i / kHeadDim);
     std::memcpy(frequencies.data() + 2 * i, &frequency, sizeof(frequency));
   }
-  LD_ASSIGN_OR_RETURN(frequencies_, DeviceMemory::of(frequencies));
-  LD_RETURN_IF_ERROR(zeros(&ids_, 16));
-  LD_RETURN_IF_ERROR(zeros(&steps_, 16));
-  LD_ASSIGN_OR_RETURN(x_, DeviceMemory::of(std::vector<float>(kHidden, 0.5f)));
-  LD_RETURN_IF_ERROR(zeros(&qkv_, int64_t{4} * kQkvRows));
+  LD_ASSIGN_OR_RETURN(frequencies_, upload(frequencies, device_));
+  LD_RETURN_IF_ERROR(allocate(&ids_, 16));
+  LD_RETURN_IF_ERROR(allocate(&steps_, 16));
+  LD_ASSIGN_OR_RETURN(x_, upload(std::vector<float>(kHidden, 0.5f), device_));
+  LD_RETURN_IF_ERROR(allocate(&qkv_, int64_t{4} * kQkvRows));
   LD_RETURN_IF_ERROR(weights(&q_, kQHeads * kHeadDim));
   LD_RETURN_IF_ERROR(weights(&o_, kQHeads * kHeadDim));
   LD_RETURN_IF_ERROR(weights(&act_, kFfn));
-  LD_RETURN_IF_ERROR(zeros(&logits_, int64_t{4} * kVocab));
+  LD_RETURN_IF_ERROR(allocate(&logits_, int64_t{4} * kVocab));
 
   KvCacheDesc desc;
   desc.format = KvFormat::gqa(keys, DType::kBF16, kKvHeads, kHeadDim, 128);
@@ -88,60 +88,60 @@ Status LayerChain::init(int64_t kv_len, KeyEncoding keys) {
   decode.max_kv_len = desc.max_kv_len;
   LD_ASSIGN_OR_RETURN(DecodePlan plan, DecodePlan::create(decode, device_));
   plan_ = std::make_unique<DecodePlan>(std::move(plan));
-  LD_RETURN_IF_ERROR(zeros(&workspace_, plan_->workspace_bytes() + 16));
-  return plan_->init(workspace_->as<void>(), nullptr);
+  LD_RETURN_IF_ERROR(allocate(&workspace_, plan_->workspace_bytes() + 16));
+  return plan_->init(workspace_.as<void>(), nullptr);
 }
 
 Status LayerChain::launch_layer(int32_t layer, Parts parts, cudaStream_t stream) {
   const Layer& weights = layers_[static_cast<size_t>(layer)];
   LinearArgs normed;
-  normed.x_f32 = x_->as<float>();
-  normed.norm_weight = norm_->as<float>();
+  normed.x_f32 = x_.as<float>();
+  normed.norm_weight = norm_.as<float>();
   normed.norm_eps = 1e-5f;
   normed.num_cols = kHidden;
   LinearArgs qkv = normed;
-  qkv.weight = weights.qkv->as<uint16_t>();
-  qkv.y = qkv_->as<float>();
+  qkv.weight = weights.qkv.as<uint16_t>();
+  qkv.y = qkv_.as<float>();
   qkv.num_rows = kQkvRows;
   LD_RETURN_IF_ERROR(cuda::linear(qkv, device_, stream));
   if (parts != Parts::kLinear) {
     cuda::RopeAppendArgs rope;
-    rope.model = {kQHeads, kKvHeads, kHeadDim, kHeadDim, true, frequencies_->as<double>(),
+    rope.model = {kQHeads, kKvHeads, kHeadDim, kHeadDim, true, frequencies_.as<double>(),
                   nullptr, nullptr,  0.0f};
     rope.batch = cache_->step();
     rope.batch.query_lens = nullptr;  // the last token of the reserved ones
     rope.query_len = 1;
-    rope.qkv = qkv_->as<float>();
-    rope.q = q_->as<uint16_t>();
+    rope.qkv = qkv_.as<float>();
+    rope.q = q_.as<uint16_t>();
     rope.kv = cache_->layer(layer);
     LD_RETURN_IF_ERROR(cuda::rope_append(rope, device_, stream));
   }
   if (parts == Parts::kLayer || parts == Parts::kStep) {
     DecodeArgs decode;
-    decode.q = TensorView::contiguous(q_->as<void>(), DType::kBF16, {1, 1, kQHeads, kHeadDim});
-    decode.o = TensorView::contiguous(o_->as<void>(), DType::kBF16, {1, 1, kQHeads, kHeadDim});
+    decode.q = TensorView::contiguous(q_.as<void>(), DType::kBF16, {1, 1, kQHeads, kHeadDim});
+    decode.o = TensorView::contiguous(o_.as<void>(), DType::kBF16, {1, 1, kQHeads, kHeadDim});
     decode.kv = cache_->layer(layer);
     decode.batch = cache_->step();
     decode.batch.query_lens = nullptr;
     LD_RETURN_IF_ERROR(plan_->run(decode, stream));
   }
   LinearArgs o;
-  o.weight = weights.o->as<uint16_t>();
-  o.x_bf16 = o_->as<uint16_t>();
+  o.weight = weights.o.as<uint16_t>();
+  o.x_bf16 = o_.as<uint16_t>();
   o.output = LinearOutput::kAddF32;
-  o.y = x_->as<float>();
+  o.y = x_.as<float>();
   o.num_rows = kHidden;
   o.num_cols = kQHeads * kHeadDim;
   LD_RETURN_IF_ERROR(cuda::linear(o, device_, stream));
   LinearArgs gate_up = normed;
-  gate_up.weight = weights.gate_up->as<uint16_t>();
+  gate_up.weight = weights.gate_up.as<uint16_t>();
   gate_up.output = LinearOutput::kSiluUpBf16;
-  gate_up.y = act_->as<uint16_t>();
+  gate_up.y = act_.as<uint16_t>();
   gate_up.num_rows = 2 * kFfn;
   LD_RETURN_IF_ERROR(cuda::linear(gate_up, device_, stream));
   LinearArgs down = o;
-  down.weight = weights.down->as<uint16_t>();
-  down.x_bf16 = act_->as<uint16_t>();
+  down.weight = weights.down.as<uint16_t>();
+  down.x_bf16 = act_.as<uint16_t>();
   down.num_cols = kFfn;
   return cuda::linear(down, device_, stream);
 }
@@ -149,7 +149,7 @@ Status LayerChain::launch_layer(int32_t layer, Parts parts, cudaStream_t stream)
 Status LayerChain::launch(Parts parts, cudaStream_t stream) {
   if (parts == Parts::kStep) {
     LD_RETURN_IF_ERROR(cuda::embed(
-        {ids_->as<int32_t>(), embedding_->as<uint16_t>(), x_->as<float>(), 1, kVocab, kHidden},
+        {ids_.as<int32_t>(), embedding_.as<uint16_t>(), x_.as<float>(), 1, kVocab, kHidden},
         device_, stream));
   }
   for (int32_t layer = 0; layer < num_layers_; ++layer) {
@@ -157,20 +157,20 @@ Status LayerChain::launch(Parts parts, cudaStream_t stream) {
   }
   if (parts != Parts::kStep) return {};
   LinearArgs head;
-  head.weight = embedding_->as<uint16_t>();
-  head.x_f32 = x_->as<float>();
-  head.norm_weight = norm_->as<float>();
+  head.weight = embedding_.as<uint16_t>();
+  head.x_f32 = x_.as<float>();
+  head.norm_weight = norm_.as<float>();
   head.norm_eps = 1e-5f;
-  head.y = logits_->as<float>();
+  head.y = logits_.as<float>();
   head.num_rows = kVocab;
   head.num_cols = kHidden;
   LD_RETURN_IF_ERROR(cuda::linear(head, device_, stream));
   cuda::SampleArgs sample;
-  sample.logits = logits_->as<float>();
+  sample.logits = logits_.as<float>();
   sample.batch = 1;
   sample.vocab_size = kVocab;
-  sample.ids = ids_->as<int32_t>();
-  sample.steps = steps_->as<int32_t>();
+  sample.ids = ids_.as<int32_t>();
+  sample.steps = steps_.as<int32_t>();
   return cuda::sample(sample, device_, stream);
 }
 

@@ -46,11 +46,11 @@ class LayerChain {
   DeviceInfo device_;
   int32_t num_layers_ = 0;
   struct Layer {
-    Memory qkv, o, gate_up, down;
+    DeviceBuffer qkv, o, gate_up, down;
   };
   std::vector<Layer> layers_;
-  Memory embedding_, norm_, frequencies_;
-  Memory ids_, steps_, x_, qkv_, q_, o_, act_, logits_, workspace_;
+  DeviceBuffer embedding_, norm_, frequencies_;
+  DeviceBuffer ids_, steps_, x_, qkv_, q_, o_, act_, logits_, workspace_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<DecodePlan> plan_;
 };
