@@ -9,7 +9,6 @@ namespace {
 constexpr int kGroupTokens = 16;
 constexpr float kScoreDeviation = 2.0f;  // nats
 
-
 __device__ __forceinline__ float normal(uint64_t bits) { return runner::normal_pair(bits).x; }
 
 // The sum of 256 threads' values, in all of them.

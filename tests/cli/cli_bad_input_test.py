@@ -198,11 +198,32 @@ class BadInput(unittest.TestCase):
         self.refused(dump, "--dump is empty")
         self.refused([*dump, "--dump", self.folder / "none"], "none", "No such file or directory")
         self.refused([*dump, "--dump", self.folder], "is a directory")
+        self.refused([*dump, "--dump", "/dev/zero"], "/dev/zero", "is a device", "regular file")
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        self.refused([*dump, "--dump", fifo], "is a FIFO", "regular file")
         text = self.write("text.safetensors", b"{}")
         self.refused([*dump, "--dump", text], "text.safetensors", "no header")
         self.refused([*dump, "--dump", text, "--json", text], "--json", "which this command uses too")
         self.refused([*bench, "--workload", "chat"], "allowed: planted, clustered, dump")
         self.refused([*bench, "--dump", text], "--workload is planted", "with --dump", "dump")
+
+    def test_files_without_an_end(self):
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        for path, kind in (("/dev/zero", "is a device"), (fifo, "is a FIFO")):
+            self.refused(["generate", "-m", path, "-p", "x"], path, kind)
+            self.refused(["tokenize", "-m", path, "-p", "x"], path, kind)
+            self.refused(["info", "-m", path], path, kind)
+            self.refused(["generate", "-m", "x", "-p", "x", "--prompt-cache", path],
+                         f"--prompt-cache {path} is no regular file")
+        self.refused(["generate", "-m", "x", "-f", "/dev/zero"], "/dev/zero", "is larger than")
+        self.refused(["bench", "attention", "--shapes", "/dev/zero"], "/dev/zero", "is not JSON")
+        # A writer that ends: a prompt of a process.
+        if HAS_MODEL:
+            writer = subprocess.Popen(["sh", "-c", f"printf abc > '{fifo}'"])
+            result = run("tokenize", "-m", MODEL, "-f", fifo)
+            self.assertEqual((writer.wait(), result.returncode), (0, 0), result.stderr)
 
     def test_prompts(self):
         generate = ["generate", "-m", "x.gguf"]

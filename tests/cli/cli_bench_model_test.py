@@ -40,7 +40,9 @@ class BenchModel(unittest.TestCase):
         result = run(*BENCH, "-p", "0", "-n", "1", "-d", "30", "-r", "1", "--method", "dense",
                      "-f", ROOT / "README.md")
         self.assertEqual((result.returncode, result.stderr), (0, b""))
-        self.assertIn(b"tg1 @ d30", result.stdout)
+        lines = [line.split() for line in result.stdout.decode().splitlines()]
+        self.assertEqual(lines[1][:4], ["method", "device", "test", "tok/s"])
+        self.assertEqual([line[:5] for line in lines[2:]], [["dense", "cpu", "tg1", "@", "d30"]])
 
     def test_bad_input(self):
         for flags, *parts in [

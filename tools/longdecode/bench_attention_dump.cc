@@ -3,16 +3,17 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/float_convert.h"
 #include "base/status_macros.h"
 #include "bench_attention.h"
+#include "runner/gguf/mapped_file.h"
 
 namespace longdecode::tool {
 namespace {
@@ -24,21 +25,17 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 class DumpFile {
  public:
   static Result<DumpFile> read(const std::string& path) {
-    std::error_code error;
-    if (std::filesystem::is_directory(path, error)) {
-      return invalid_argument("--dump {}: is a directory", path);
+    Result<runner::MappedFile> file = runner::MappedFile::open(path);
+    if (!file.ok()) {
+      return Status(file.status().code(), fmt::format("--dump: {}", file.status().message()));
     }
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return not_found("--dump {}: cannot be read: {}", path, std::strerror(errno));
-    DumpFile dump;
-    dump.path_ = path;
-    dump.bytes_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    DumpFile dump(path, std::move(file).value());
     uint64_t header_bytes = 0;
-    if (dump.bytes_.size() >= 8) std::memcpy(&header_bytes, dump.bytes_.data(), 8);
-    if (header_bytes == 0 || header_bytes > dump.bytes_.size() - 8) {
+    if (dump.bytes().size() >= 8) std::memcpy(&header_bytes, dump.bytes().data(), 8);
+    if (header_bytes == 0 || header_bytes > dump.bytes().size() - 8) {
       return dump.broken("has no header");
     }
-    const char* header = dump.bytes_.data() + 8;
+    const uint8_t* header = dump.bytes().data() + 8;
     dump.header_ = Json::parse(header, header + header_bytes, nullptr, false);
     if (!dump.header_.is_object()) return dump.broken("has a header that is no JSON object");
     dump.data_ = 8 + static_cast<size_t>(header_bytes);
@@ -65,14 +62,14 @@ class DumpFile {
       }
       count *= size;
     }
-    if (offsets[1] < offsets[0] || offsets[1] > bytes_.size() - data_ ||
+    if (offsets[1] < offsets[0] || offsets[1] > bytes().size() - data_ ||
         offsets[1] - offsets[0] != 2 * static_cast<size_t>(count)) {
       return broken(name + ": does not lie in the file");
     }
     values.resize(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {
       uint16_t bits = 0;
-      std::memcpy(&bits, bytes_.data() + data_ + offsets[0] + 2 * i, 2);
+      std::memcpy(&bits, bytes().data() + data_ + offsets[0] + 2 * i, 2);
       values[i] = f16_to_f32(bits);
     }
     return {};
@@ -102,9 +99,14 @@ class DumpFile {
     return true;
   }
 
-  std::string path_, bytes_;
+  DumpFile(std::string path, runner::MappedFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  std::span<const uint8_t> bytes() const { return file_.bytes(); }
+
+  std::string path_;
+  runner::MappedFile file_;
   Json header_;
-  size_t data_ = 0;  // of the raw data in bytes_
+  size_t data_ = 0;  // of the raw data in the file
 };
 
 }  // namespace

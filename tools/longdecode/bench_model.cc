@@ -215,13 +215,16 @@ std::string rows_json(const BenchModelOptions& options, const std::string& model
 }
 
 std::string rows_table(const std::string& model_name, const std::vector<BenchModelRow>& rows) {
-  std::string table =
-      fmt::format("{}, {}, {} threads\n{:<8}{:<18}{:>20}{:>8}{:>16}\n", model_name,
-                  rows.empty() ? "cpu" : rows[0].device, rows.empty() ? 0 : rows[0].num_threads,
-                  "method", "test", "tok/s", "kept", "KV read/token");
+  // --device auto may have found the GPU without kernels for one of the methods.
+  const auto on_cpu = std::find_if(rows.begin(), rows.end(),
+                                   [](const BenchModelRow& row) { return row.device == "cpu"; });
+  const std::string threads =
+      on_cpu == rows.end() ? "" : fmt::format(", {} CPU threads", on_cpu->num_threads);
+  std::string table = fmt::format("{}{}\n{:<8}{:<7}{:<18}{:>20}{:>8}{:>16}\n", model_name, threads,
+                                  "method", "device", "test", "tok/s", "kept", "KV read/token");
   for (const BenchModelRow& row : rows) {
-    table += fmt::format("{:<8}{:<18}{:>11.1f} ± {:>6.1f}", row.method, row.test, row.mean(),
-                         row.stdev());
+    table += fmt::format("{:<8}{:<7}{:<18}{:>11.1f} ± {:>6.1f}", row.method, row.device, row.test,
+                         row.mean(), row.stdev());
     if (row.kept_fraction) {
       table += fmt::format("{:>8.3f}{:>12.1f} MiB", *row.kept_fraction,
                            *row.kv_bytes_read_per_token / (1 << 20));
