@@ -116,7 +116,8 @@ class LONGDECODE_API KvCache {
   // is appended or marked, and gives back the pages that they do not need. For an engine that
   // reserves ahead, advances lengths of its own on the device and ends earlier than it thought: the
   // arrays of step() keep what reserve put there. So append is kFailedPrecondition from here on;
-  // mark_appended the layers.
+  // mark_appended the layers. Tokens that were written stay in the step, wanted or not: their keys
+  // have overwritten older ones of the ring. Truncate what is not wanted after the commit.
   Status shrink_step(std::span<const int32_t> new_tokens);
 
   // The caller's word, instead of append, that the step's tokens of this layer are written, or will

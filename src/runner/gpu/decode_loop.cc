@@ -110,6 +110,14 @@ Status DecodeLoop::step(std::span<const SequenceId> sequences, std::span<const i
 
 Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
                                          const DecodeLoopRequest& request) {
+  Result<DecodeLoopResult> result = run_steps(sequences, request);
+  // The steps of the window are lost, but may have overwritten recent keys: the cache is told.
+  if (!result.ok() && reserved_steps_ > 0) (void)cache_->mark_appended(0);
+  return result;
+}
+
+Result<DecodeLoopResult> DecodeLoop::run_steps(std::span<const SequenceId> sequences,
+                                               const DecodeLoopRequest& request) {
   reserved_steps_ = 0;  // an error may have left a window open
   LD_RETURN_IF_ERROR(upload_lens(sequences));
   LD_RETURN_IF_ERROR(upload_choices(request));
@@ -149,16 +157,13 @@ Result<DecodeLoopResult> DecodeLoop::run(std::span<const SequenceId> sequences,
   return DecodeLoopResult{wanted, wanted < launched};
 }
 
-// Commits the window but for the `surplus` last steps, which may reach into the one before it.
+// Commits every step that was launched and takes the `surplus` last ones back: so the cache knows
+// how far the ring of recent keys has been overwritten.
 Status DecodeLoop::finish(std::span<const SequenceId> sequences, int64_t surplus,
                           int64_t window_steps) {
-  const int64_t taken_back = std::min(surplus, window_steps);
-  if (window_steps > 0 || reserved_steps_ > 0) {
-    LD_RETURN_IF_ERROR(commit(window_steps - taken_back));
-  }
+  if (reserved_steps_ > 0) LD_RETURN_IF_ERROR(commit(window_steps));
   for (const SequenceId sequence : sequences) {
-    if (surplus == taken_back) break;
-    LD_RETURN_IF_ERROR(cache_->truncate(sequence, surplus - taken_back));
+    LD_RETURN_IF_ERROR(cache_->truncate(sequence, surplus));
   }
   return Status();
 }

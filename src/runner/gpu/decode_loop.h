@@ -61,6 +61,8 @@ class DecodeLoop {
 
   DecodeLoop(GpuDecoder* decoder, StepGraphs* graphs, KvCache* cache)
       : decoder_(decoder), graphs_(graphs), cache_(cache) {}
+  Result<DecodeLoopResult> run_steps(std::span<const SequenceId> sequences,
+                                     const DecodeLoopRequest& request);
   Status upload_lens(std::span<const SequenceId> sequences);
   Status upload_choices(const DecodeLoopRequest& request);
   Status sample_first(const DecodeLoopRequest& request);
