@@ -17,16 +17,24 @@ namespace longdecode::cpu {
 namespace {
 
 // Enough parts to keep many threads busy, but a split should pay for its state and its merging: 512
-// tokens instead of 2048 cost GQA 4% of its time.
+// tokens instead of 2048 cost GQA 4% of its time. A state should also be small beside what its
+// split reads, 1 / 64: with 16 heads of MLA it is as large as 29 tokens.
 constexpr int64_t kTargetParts = 64;
 constexpr int64_t kMinTokensPerSplit = 512;
 constexpr int64_t kMaxTokensPerSplit = 2048;
+constexpr int64_t kMinBytesPerStateByte = 64;
 constexpr int64_t kWorkspaceAlignment = 64;  // a cache line, the widest vector
 
 // A multiple of a cache line.
 int64_t amx_floats(const DecodeDesc& desc, int32_t max_rows) {
   return AmxTiles::scratch_bytes(max_rows, desc.format.key_dim, desc.format.value_dim) /
          static_cast<int64_t>(sizeof(float));
+}
+
+// Of one kv head.
+int64_t token_bytes(const KvFormat& format) {
+  return dtype_bytes(format.dtype) *
+         (format.key_dim + (format.op == Op::kMla ? 0 : format.value_dim));
 }
 
 // One sequence of a run and how it is split: split i covers tokens [i, i + 1) * tokens_per_split,
@@ -73,6 +81,14 @@ class DenseDecode final : public DecodeKernel {
     int32_t kv_head = 0;
   };
 
+  // What a thread has packed: the queries of one head serve all its splits.
+  struct PackedQueries {
+    int32_t batch_idx = -1;
+    int32_t kv_head = -1;
+    std::optional<AmxTiles> amx;
+    QueryRows rows;
+  };
+
   // Task i of a run is split i % splits of head i / splits. Threads take them in order.
   struct Tasks {
     const DecodeArgs* args = nullptr;
@@ -94,7 +110,8 @@ class DenseDecode final : public DecodeKernel {
   }
 
   SplitTiles tiles_of(const Head& head, int64_t split) const;
-  void attend_split(const Tasks& tasks, const Head& head, int64_t split, float* q,
+  void pack_queries(const Head& head, float* q, PackedQueries& packed) const;
+  void attend_split(const Tasks& tasks, const Head& head, int64_t split, const QueryRows& rows,
                     float* state_memory) const;
   void attend_tiles(const Tasks& tasks, SplitTiles tiles, const QueryRows& rows,
                     const RowState& state) const;
@@ -167,11 +184,13 @@ void DenseDecode::attend_tiles(const Tasks& tasks, SplitTiles tiles, const Query
   }
 }
 
-void DenseDecode::attend_split(const Tasks& tasks, const Head& head, int64_t split, float* q,
-                               float* state_memory) const {
+void DenseDecode::pack_queries(const Head& head, float* q, PackedQueries& packed) const {
+  if (packed.batch_idx == head.batch_idx && packed.kv_head == head.kv_head) return;
+  packed.batch_idx = head.batch_idx;
+  packed.kv_head = head.kv_head;
   const KvFormat& format = desc_.format;
   const auto num_rows = static_cast<int32_t>(head.sequence.window.query_len * group_);
-  std::optional<AmxTiles> amx;
+  std::optional<AmxTiles>& amx = packed.amx;
   if (use_amx_)
     amx.emplace(q + q_floats_ + state_floats_, num_rows, format.key_dim, format.value_dim);
   for (int32_t row = 0; row < num_rows; ++row) {
@@ -181,18 +200,22 @@ void DenseDecode::attend_split(const Tasks& tasks, const Head& head, int64_t spl
                q + row * packed_dim(format.key_dim));
     if (amx) amx->pack_query(row, source);
   }
-  const QueryRows rows{num_rows,
-                       group_,
-                       format.key_dim,
-                       format.value_dim,
-                       format.dtype,
-                       format.dtype,
-                       desc_.softmax_scale,
-                       desc_.soft_cap,
-                       q,
-                       amx ? &*amx : nullptr};
+  packed.rows = {num_rows,
+                 group_,
+                 format.key_dim,
+                 format.value_dim,
+                 format.dtype,
+                 format.dtype,
+                 desc_.softmax_scale,
+                 desc_.soft_cap,
+                 q,
+                 amx ? &*amx : nullptr};
+}
+
+void DenseDecode::attend_split(const Tasks& tasks, const Head& head, int64_t split,
+                               const QueryRows& rows, float* state_memory) const {
   const RowState state = row_state_at(state_memory, max_rows_);
-  clear(state, num_rows, format.value_dim);
+  clear(state, rows.num_rows, rows.value_dim);
   attend_tiles(tasks, tiles_of(head, split), rows, state);
 }
 
@@ -223,11 +246,9 @@ void DenseDecode::write_stats(const Head& head) const {
   const int64_t index = int64_t{head.batch_idx} * format.num_kv_heads + head.kv_head;
   const Sequence& sequence = head.sequence;
   const int64_t attended = sequence.num_splits == 0 ? 0 : sequence.end - sequence.begin;
-  const int64_t row_bytes =
-      dtype_bytes(format.dtype) * (format.key_dim + (format.op == Op::kMla ? 0 : format.value_dim));
   if (stats.tokens_scanned != nullptr) stats.tokens_scanned[index] = 0;
   if (stats.tokens_attended != nullptr) stats.tokens_attended[index] = attended;
-  if (stats.bytes_read != nullptr) stats.bytes_read[index] = attended * row_bytes;
+  if (stats.bytes_read != nullptr) stats.bytes_read[index] = attended * token_bytes(format);
   if (stats.kept_tiles == nullptr) return;
   uint32_t* words = stats.kept_tiles + index * stats.kept_tiles_stride;
   std::fill_n(words, stats.kept_tiles_stride, 0u);
@@ -256,18 +277,20 @@ Status DenseDecode::run(const DecodeArgs& args, void* workspace_memory, StreamHa
   {
     float* q = thread_scratch(workspace, omp_get_thread_num());
     float* local_state = q + q_floats_;
+    PackedQueries packed;
     for (int64_t task = tasks.next++; task < tasks.count; task = tasks.next++) {
       const Head head = head_at(args, task / tasks.splits);
       const int64_t split = task % tasks.splits;
       const int64_t num_splits = head.sequence.num_splits;
       if (split == 0) write_stats(head);
+      if (split < num_splits) pack_queries(head, q, packed);
       if (num_splits > 1) {
         if (split < num_splits) {
           float* states = split_states(workspace, head);
-          attend_split(tasks, head, split, q, states + split * state_floats_);
+          attend_split(tasks, head, split, packed.rows, states + split * state_floats_);
         }
       } else if (split == 0) {
-        if (num_splits == 1) attend_split(tasks, head, 0, q, local_state);
+        if (num_splits == 1) attend_split(tasks, head, 0, packed.rows, local_state);
         for (int32_t row = 0; row < rows_per_head; ++row) {
           finish(head, row, local_state, num_splits);
         }
@@ -292,9 +315,16 @@ const char* dense_isa(const DecodeDesc& desc, const DeviceInfo& device) {
 }
 
 int64_t dense_tokens_per_split(const DecodeDesc& desc) {
-  const int64_t num_heads = int64_t{desc.max_batch} * desc.format.num_kv_heads;
-  const int64_t wanted = std::clamp(ceil_div(num_heads * desc.max_kv_len, kTargetParts),
-                                    kMinTokensPerSplit, kMaxTokensPerSplit);
+  const KvFormat& format = desc.format;
+  const int64_t num_heads = int64_t{desc.max_batch} * format.num_kv_heads;
+  const int64_t num_rows = int64_t{desc.num_q_heads} / format.num_kv_heads * desc.max_query_len;
+  const int64_t state_bytes =
+      row_state_floats(static_cast<int32_t>(num_rows), format.value_dim) * 4;
+  const int64_t least =
+      std::clamp(ceil_div(kMinBytesPerStateByte * state_bytes, token_bytes(format)),
+                 kMinTokensPerSplit, kMaxTokensPerSplit);
+  const int64_t wanted =
+      std::clamp(ceil_div(num_heads * desc.max_kv_len, kTargetParts), least, kMaxTokensPerSplit);
   return round_up(std::max(wanted, ceil_div(desc.max_kv_len, kMaxSplits)), kTileCapacity);
 }
 

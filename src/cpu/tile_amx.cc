@@ -56,28 +56,29 @@ struct alignas(64) TileConfig {
 
 // How the prefetch of the next tile is spread over the work on a tile, in units of TilePrefetch.
 constexpr int32_t kWhileScoring = 384;
-constexpr int32_t kBeforeSoftmax = 0;
 constexpr int32_t kWhileTakingValues = 320;
 constexpr int32_t kWhileAccumulating = 320;
 
-// to[i][j] = from[j][i] for 16 rows of `from`, 16 floats apart, and 4 of their columns.
-LONGDECODE_AMX void transpose_columns(const float* from, float* to, int64_t to_stride) {
-  __m512 t[4];  // lane block b of t[i]: row 4 * b + i
-  for (int i = 0; i < 4; ++i) {
-    const float* row = from + i * 16;
-    t[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
-    t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 64), 1);
-    t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 128), 2);
-    t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 192), 3);
+// to[i * to_stride + j] = from[j * kTileRows + i] for 16 x 16 floats; to is 64-byte aligned.
+LONGDECODE_AMX void transpose(const float* from, float* to, int64_t to_stride) {
+  for (int column = 0; column < kTileRows; column += 4, to += 4 * to_stride) {
+    __m512 t[4];  // lane block b of t[i]: row 4 * b + i
+    for (int i = 0; i < 4; ++i) {
+      const float* row = from + i * kTileRows + column;
+      t[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 64), 1);
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 128), 2);
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(row + 192), 3);
+    }
+    const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(t[0], t[1]));
+    const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(t[0], t[1]));
+    const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(t[2], t[3]));
+    const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(t[2], t[3]));
+    _mm512_store_pd(to, _mm512_unpacklo_pd(low01, low23));
+    _mm512_store_pd(to + to_stride, _mm512_unpackhi_pd(low01, low23));
+    _mm512_store_pd(to + 2 * to_stride, _mm512_unpacklo_pd(high01, high23));
+    _mm512_store_pd(to + 3 * to_stride, _mm512_unpackhi_pd(high01, high23));
   }
-  const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(t[0], t[1]));
-  const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(t[0], t[1]));
-  const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(t[2], t[3]));
-  const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(t[2], t[3]));
-  _mm512_store_pd(to, _mm512_unpacklo_pd(low01, low23));
-  _mm512_store_pd(to + to_stride, _mm512_unpackhi_pd(low01, low23));
-  _mm512_store_pd(to + 2 * to_stride, _mm512_unpacklo_pd(high01, high23));
-  _mm512_store_pd(to + 3 * to_stride, _mm512_unpackhi_pd(high01, high23));
 }
 
 LONGDECODE_AMX __m512 widen(__m256i bf16) {
@@ -212,14 +213,11 @@ LONGDECODE_AMX bool AmxTiles::take_values(int32_t group, uint32_t* tiles, TilePr
   return _mm512_cmpge_epu16_mask(_mm512_max_epu16(max0, max1), infinity) == 0;
 }
 
-LONGDECODE_AMX void AmxTiles::score(int32_t begin, int32_t num_rows, TilePrefetch& prefetch,
-                                    float* scores) {
+LONGDECODE_AMX void AmxTiles::score(int32_t begin, TilePrefetch& prefetch, float* scores) {
   configure(kTileRows);
   const int32_t num_chunks = num_key_chunks(key_dim_);
   const int32_t num_direct = key_dim_ / kChunk;
   const uint32_t* q = q_tiles_ + int64_t{begin / kTileRows} * num_chunks * kTileDwords;
-  // [block][token][row of the block of 16]
-  alignas(64) float sums[kNumBlocks * kTileDwords + kTileRows];
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -245,28 +243,25 @@ LONGDECODE_AMX void AmxTiles::score(int32_t begin, int32_t num_rows, TilePrefetc
     _tile_dpbf16ps(3, 6, 4);
     prefetch.advance(kWhileScoring / (2 * num_chunks));
   }
-  _tile_stored(0, sums, kLineBytes);
-  _tile_stored(1, sums + kTileDwords, kLineBytes);
-  _tile_stored(2, sums + 2 * kTileDwords, kLineBytes);
-  _tile_stored(3, sums + 3 * kTileDwords, kLineBytes);
-  for (int32_t block = 0; block < kNumBlocks; ++block) {
-    for (int32_t row = 0; row < num_rows; row += 4) {
-      transpose_columns(sums + block * kTileDwords + begin % kTileRows + row,
-                        scores + row * kTileCapacity + block * kTileRows, kTileCapacity);
-    }
-  }
-  prefetch.advance(kBeforeSoftmax);
+  _tile_stored(0, scores, kLineBytes);
+  _tile_stored(1, scores + kTileDwords, kLineBytes);
+  _tile_stored(2, scores + 2 * kTileDwords, kLineBytes);
+  _tile_stored(3, scores + 3 * kTileDwords, kLineBytes);
 }
 
 LONGDECODE_AMX void AmxTiles::accumulate(int32_t num_rows, const float* p, const float* rescale,
                                          TilePrefetch& prefetch, float* o) {
   configure(num_rows);
   const int64_t o_stride = packed_dim(value_dim_);
+  alignas(64) float p_rows[kTileRows * kTileCapacity];
   alignas(64) uint16_t high[kTileRows * kTileCapacity];
   alignas(64) uint16_t low[kTileRows * kTileCapacity];
+  for (int32_t j = 0; j < kTileCapacity; j += kTileRows) {
+    transpose(p + j * kTileRows, p_rows + j, kTileCapacity);
+  }
   for (int32_t r = 0; r < num_rows; ++r) {
     for (int32_t j = r * kTileCapacity; j < (r + 1) * kTileCapacity; j += kChunk) {
-      split_weights(p + j, high + j, low + j);
+      split_weights(p_rows + j, high + j, low + j);
     }
     if (rescale[r] == 1.0f) continue;
     const __m512 factor = _mm512_set1_ps(rescale[r]);
@@ -293,7 +288,7 @@ LONGDECODE_AMX void AmxTiles::accumulate(int32_t num_rows, const float* p, const
     }
     float* out = o + group * kChunk;
     if (!is_finite) {
-      accumulate_any(num_rows, p, group, out);
+      accumulate_any(num_rows, p_rows, group, out);
       continue;
     }
     _tile_loadd(0, out, o_stride * 4);
@@ -345,7 +340,7 @@ AmxTiles::AmxTiles(void*, int32_t, int32_t, int32_t) {}
 AmxTiles::~AmxTiles() = default;
 void AmxTiles::pack_query(int32_t, const void*) {}
 void AmxTiles::begin_tile(const Tile&) {}
-void AmxTiles::score(int32_t, int32_t, TilePrefetch&, float*) {}
+void AmxTiles::score(int32_t, TilePrefetch&, float*) {}
 void AmxTiles::accumulate(int32_t, const float*, const float*, TilePrefetch&, float*) {}
 
 }  // namespace longdecode::cpu

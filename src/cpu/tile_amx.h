@@ -31,6 +31,8 @@ bool amx_serves(const DecodeDesc& desc, const DeviceInfo& device);
 // where the rows of a tile lie.
 class AmxTiles {
  public:
+  static constexpr int32_t kBlockRows = 16;
+
   static int64_t scratch_bytes(int32_t max_rows, int32_t key_dim, int32_t value_dim);
 
   // scratch: scratch_bytes of 64-byte aligned memory, the thread's own.
@@ -44,11 +46,11 @@ class AmxTiles {
 
   // The tile of the calls that follow, of kTileCapacity tokens.
   void begin_tile(const Tile& tile);
-  // scores[i * kTileCapacity + token] = query row `begin` + i . key, unscaled. The rows lie in one
-  // block of 16; scores of the rows up to the next multiple of 4 are undefined.
-  void score(int32_t begin, int32_t num_rows, TilePrefetch& prefetch, float* scores);
-  // o[i] = o[i] * rescale[i] + sum over tokens of p[i * kTileCapacity + token] * value, o being
-  // rows of a RowState.
+  // scores[token * kBlockRows + i] = row i of the block of 16 that `begin` lies in . key, unscaled;
+  // 0 past the last row. 64-byte aligned.
+  void score(int32_t begin, TilePrefetch& prefetch, float* scores);
+  // o[i] = o[i] * rescale[i] + sum over tokens of p[token * kBlockRows + i] * value, o being rows
+  // of a RowState; p is read up to kBlockRows floats for each token.
   void accumulate(int32_t num_rows, const float* p, const float* rescale, TilePrefetch& prefetch,
                   float* o);
 

@@ -185,6 +185,49 @@ void softmax_rows(const QueryRows& rows, const RowRun& run, const RowState& stat
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+static_assert(kLanes == AmxTiles::kBlockRows);
+
+// softmax_rows for scores in columns, [token][kLanes] of a whole tile: the rows of the run are the
+// first lanes, and no step goes across lanes.
+void softmax_columns(const QueryRows& rows, const RowRun& run, const RowState& state,
+                     float* HWY_RESTRICT scores, float* HWY_RESTRICT rescale) {
+  const F32 d;
+  constexpr size_t kSums = 4;  // chains of additions
+  float scale = rows.softmax_scale;
+  if (rows.soft_cap > 0.0f) {
+    scale_scores(scale, rows.soft_cap, kTileCapacity * kLanes, scores);
+    scale = 1.0f;
+  }
+  VecF32 max[kSums];
+  for (VecF32& v : max) v = hn::Set(d, -HUGE_VALF);
+  for (size_t i = 0; i < kTileCapacity; ++i) {
+    const VecF32 s = hn::Mul(hn::LoadU(d, scores + i * kLanes), hn::Set(d, scale));
+    max[i % kSums] = hn::Max(max[i % kSums], s);
+    hn::StoreU(s, d, scores + i * kLanes);
+  }
+  const auto is_row = hn::FirstN(d, static_cast<size_t>(run.count));
+  const VecF32 largest = hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
+  const VecF32 m = hn::MaskedLoad(is_row, d, state.m + run.begin);
+  const VecF32 l = hn::MaskedLoad(is_row, d, state.l + run.begin);
+  const VecF32 new_m = hn::IfThenElse(hn::Gt(largest, m), largest, m);
+  const VecF32 reference = hn::IfThenZeroElse(hn::Eq(new_m, hn::Set(d, -HUGE_VALF)), new_m);
+  const VecF32 factor =
+      hn::IfThenElse(hn::Eq(new_m, m), hn::Set(d, 1.0f), exp_nonpositive(hn::Sub(m, reference)));
+  VecF32 sum[kSums];
+  for (VecF32& v : sum) v = hn::Zero(d);
+  for (size_t i = 0; i < kTileCapacity; ++i) {
+    const VecF32 p = exp_nonpositive(hn::Sub(hn::LoadU(d, scores + i * kLanes), reference));
+    sum[i % kSums] = hn::Add(sum[i % kSums], p);
+    hn::StoreU(p, d, scores + i * kLanes);
+  }
+  const VecF32 total = hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
+  hn::BlendedStore(new_m, is_row, d, state.m + run.begin);
+  hn::BlendedStore(hn::MulAdd(l, factor, total), is_row, d, state.l + run.begin);
+  hn::StoreU(factor, d, rescale);
+}
+#endif
+
 // Scores from transposed keys: the channels take the place of the tokens in accumulate_rows, and
 // the tile's tokens that of the value channels.
 void dot_columns(const Tile& tile, const QueryRows& rows, const RowRun& run, float* scores) {
@@ -228,7 +271,7 @@ void score_run(const Tile& tile, const QueryRows& rows, const RowRun& run, TileP
 
 void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state,
                 TilePrefetch& prefetch) {
-  alignas(64) float scores[kRowChunk * kTileCapacity];
+  alignas(64) float scores[kRowChunk * kTileCapacity + kRowChunk];  // columns begin at any row
   float rescale[kRowChunk];
   const auto o_stride = static_cast<size_t>(packed_dim(rows.value_dim));
 #if HWY_TARGET == HWY_AVX3
@@ -242,9 +285,10 @@ void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state,
     float* o = state.o + run.begin * o_stride;
 #if HWY_TARGET == HWY_AVX3
     if (on_amx && run.visible.end - run.visible.begin == kTileCapacity) {
-      rows.amx->score(run.begin, run.count, prefetch, scores);
-      softmax_rows(rows, run, state, scores, rescale);
-      rows.amx->accumulate(run.count, scores, rescale, prefetch, o);
+      rows.amx->score(run.begin, prefetch, scores);
+      float* columns = scores + run.begin % kRowChunk;
+      softmax_columns(rows, run, state, columns, rescale);
+      rows.amx->accumulate(run.count, columns, rescale, prefetch, o);
       continue;
     }
 #endif
