@@ -106,14 +106,21 @@ class HeadAppender {
     for (int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i);
   }
 
+  void* paged_row(const TensorView& pool, int64_t token) const {
+    return row_address(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
+  }
+
   void put_paged(const TensorView& pool, const TensorView& input, int64_t begin,
                  int64_t end) const {
     const int64_t size = &pool == &args_.kv.v ? format_.value_dim : format_.key_dim;
+    const int64_t row_bytes = size * dtype_bytes(pool.dtype);
     for (int64_t token = begin; token < end; ++token) {
       prefetch(input, token + kRowsAhead);
-      void* to =
-          row_address(pool, pages_[token / format_.page_size], head_, token % format_.page_size);
-      convert_row(to, pool.dtype, input_row(input, token), input.dtype, size);
+      if (token + kRowsAhead < end) {  // a store of a part of a line waits for the line
+        const char* ahead = static_cast<const char*>(paged_row(pool, token + kRowsAhead));
+        for (int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(ahead + i, 1);
+      }
+      convert_row(paged_row(pool, token), pool.dtype, input_row(input, token), input.dtype, size);
     }
   }
 

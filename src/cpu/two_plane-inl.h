@@ -9,6 +9,7 @@
 #define LONGDECODE_CPU_TWO_PLANE_INL_H_
 #endif
 
+#include <cmath>
 #include <cstring>
 
 #include "cpu/two_plane.h"
@@ -45,13 +46,71 @@ struct PageScale {
   alignas(64) float offset[kMaxPlaneDim];  // 512, 0 for step 0 and NaN
 };
 
+// choose_grid of the channels from c on; low and high are NaN where a key is infinite or NaN.
+HWY_INLINE void StoreGrids(const KvFormat& format, int32_t c, FloatVec low, FloatVec high,
+                           uint8_t* chunk, PageScale& scale) {
+  auto* steps = reinterpret_cast<uint16_t*>(chunk + format.step_offset_bytes()) + c;
+  auto* zeros = reinterpret_cast<uint16_t*>(chunk + format.zero_offset_bytes()) + c;
+#if HWY_TARGET == HWY_SCALAR  // its conversion to fp16 does not round to nearest
+  const ChannelGrid grid = choose_grid(hn::GetLane(low), hn::GetLane(high));
+  *steps = grid.step_bits;
+  *zeros = grid.zero_bits;
+  const float step = grid.step();
+  const bool has_grid = step > 0.0f;  // false for NaN too
+  scale.zero[c] = has_grid ? grid.zero() : 0.0f;
+  scale.scale[c] = has_grid ? 256.0f / step : 0.0f;
+  scale.offset[c] = has_grid ? 512.0f : 0.0f;
+#else
+  const FloatTag df;
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<hwy::float16_t, FloatTag> dh;
+  const hn::Rebind<uint16_t, FloatTag> du16;
+  const auto is_number = hn::And(hn::Eq(low, low), hn::Eq(high, high));
+  const auto is_zero = hn::And(hn::Eq(low, hn::Zero(df)), hn::Eq(high, hn::Zero(df)));
+  const auto has_grid = hn::AndNot(is_zero, is_number);
+  const FloatVec limit = hn::Set(df, kMaxKey);
+  const FloatVec lowest = hn::Max(hn::Min(low, limit), hn::Neg(limit));
+  const FloatVec highest = hn::Max(hn::Min(high, limit), hn::Neg(limit));
+  const FloatVec half = hn::Set(df, 0.5f);
+  const FloatVec quarter = hn::Set(df, 0.25f);
+  const FloatVec middle = hn::Add(hn::Mul(highest, half), hn::Mul(lowest, half));
+  FloatVec step = hn::Max(hn::Max(hn::Sub(hn::Mul(highest, quarter), hn::Mul(lowest, quarter)),
+                                  hn::Mul(hn::Abs(middle), hn::Set(df, 0.5f / kMaxZero))),
+                          hn::Set(df, kMinStep));
+  for (;;) {
+    const auto bits = hn::ShiftRight<16>(hn::Add(hn::BitCast(di, step), hn::Set(di, 0xFFFF)));
+    step = hn::BitCast(df, hn::ShiftLeft<16>(bits));
+    const auto zero_half = hn::DemoteTo(dh, hn::Div(middle, step));
+    const FloatVec zero = hn::Mul(step, hn::PromoteTo(df, zero_half));
+    const FloatVec reach = hn::Add(step, step);
+    const auto fits = hn::And(hn::Le(hn::Sub(highest, zero), reach),
+                              hn::Ge(hn::Sub(lowest, zero), hn::Neg(reach)));
+    const auto open = hn::AndNot(fits, has_grid);
+    if (!hn::AllFalse(df, open)) {
+      step = hn::IfThenElse(open, hn::Mul(step, hn::Set(df, 1.03125f)), step);
+      continue;
+    }
+    const FloatVec stored =
+        hn::IfThenElse(has_grid, step, hn::IfThenElse(is_number, hn::Zero(df), hn::Set(df, NAN)));
+    const auto stored_bits = hn::ShiftRight<16>(hn::BitCast(du, stored));
+    hn::StoreU(hn::DemoteTo(du16, hn::BitCast(di, stored_bits)), du16, steps);
+    hn::StoreU(hn::DemoteTo(dh, hn::IfThenElseZero(has_grid, hn::PromoteTo(df, zero_half))), dh,
+               reinterpret_cast<hwy::float16_t*>(zeros));
+    hn::Store(hn::IfThenElseZero(has_grid, zero), df, scale.zero + c);
+    hn::Store(hn::IfThenElseZero(has_grid, hn::Div(hn::Set(df, 256.0f), step)), df,
+              scale.scale + c);
+    hn::Store(hn::IfThenElseZero(has_grid, hn::Set(df, 512.0f)), df, scale.offset + c);
+    return;
+  }
+#endif
+}
+
 // Grids of all channels into the chunk, and their PageScale.
 template <DType kDType>
 HWY_NOINLINE void ChoosePageGrids(const KvFormat& format, const void* const* rows, uint8_t* chunk,
                                   PageScale& scale) {
   const FloatTag df;
-  alignas(64) float lowest[16];
-  alignas(64) float highest[16];
   std::memset(chunk + format.step_offset_bytes(), 0, 4 * size_t(format.padded_dim()));
   for (int32_t c = 0; c < format.key_dim; c += static_cast<int32_t>(hn::Lanes(df))) {
     FloatVec low = LoadKeys<kDType>(df, rows[0], c);
@@ -63,19 +122,7 @@ HWY_NOINLINE void ChoosePageGrids(const KvFormat& format, const void* const* row
       high = hn::Max(high, key);
       finite = hn::MulAdd(key, hn::Zero(df), finite);
     }
-    hn::Store(hn::Add(low, finite), df, lowest);
-    hn::Store(hn::Add(high, finite), df, highest);
-    for (size_t i = 0; i < hn::Lanes(df); ++i) {
-      const int32_t channel = c + static_cast<int32_t>(i);
-      const ChannelGrid grid = choose_grid(lowest[i], highest[i]);
-      std::memcpy(chunk + format.step_offset_bytes() + 2 * channel, &grid.step_bits, 2);
-      std::memcpy(chunk + format.zero_offset_bytes() + 2 * channel, &grid.zero_bits, 2);
-      const float step = grid.step();
-      const bool has_grid = step > 0.0f;  // false for NaN too
-      scale.zero[channel] = has_grid ? grid.zero() : 0.0f;
-      scale.scale[channel] = has_grid ? 256.0f / step : 0.0f;
-      scale.offset[channel] = has_grid ? 512.0f : 0.0f;
-    }
+    StoreGrids(format, c, hn::Add(low, finite), hn::Add(high, finite), chunk, scale);
   }
 }
 

@@ -175,6 +175,29 @@ TEST(TwoPlaneFormat, StepsStayNearAQuarterOfTheRange) {
   }
 }
 
+// The vectors that choose the grids of a page against the definition.
+TEST(TwoPlaneFormat, StoredGridsAreTheChosenOnes) {
+  for (const KvFormat& format : formats()) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const KeyCase& key_case : key_cases()) {
+        const Page page = make_page(format, dtype, key_case.key);
+        for (int32_t c = 0; c < format.key_dim; ++c) {
+          float low = page.key(0, c);
+          float high = low;
+          for (int32_t t = 0; t < format.page_size; ++t) {
+            low = std::min(low, page.key(t, c));
+            high = std::max(high, page.key(t, c));
+          }
+          const ChannelGrid grid = grid_of(page, c);
+          const ChannelGrid expected = choose_grid(low, high);
+          ASSERT_EQ(grid.step_bits, expected.step_bits) << key_case.name << " channel " << c;
+          ASSERT_EQ(grid.zero_bits, expected.zero_bits) << key_case.name << " channel " << c;
+        }
+      }
+    }
+  }
+}
+
 TEST(TwoPlaneFormat, CodesOfBiasedKeysCarryInformation) {
   const Page page = make_page(formats()[6], DType::kF32,
                               [](int32_t t, int32_t c) { return 200.0f + gaussian(t, c); });
