@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--device, --graph and --random-weights where there is no GPU. What needs one is in tests/gpu."""
 import json
+import os
 import pathlib
 import tempfile
 import unittest
@@ -16,6 +17,7 @@ def cuda():
 CUDA = cuda()
 IS_BUILT = "this build has" not in CUDA.get("reason", "")
 NO_GPU = "there is a CUDA device"
+FAKE_DRIVER = os.environ.get("LONGDECODE_FAKE_DRIVER", "")
 
 
 class Device(unittest.TestCase):
@@ -50,6 +52,29 @@ class Device(unittest.TestCase):
         notes = [line for line in result.stderr.decode().splitlines() if "note:" in line]
         expected = [f"longdecode: note: on the CPU, because {CUDA['reason']}"] if IS_BUILT else []
         self.assertEqual(notes, expected)
+
+    @unittest.skipUnless(FAKE_DRIVER, "no fake driver (LONGDECODE_FAKE_DRIVER)")
+    def test_drivers_that_do_not_serve(self):
+        for answers, part in [
+                ({"FAKE_DRIVER_VERSION": "11040"}, "the NVIDIA driver is for CUDA 11.4; this build "
+                 "needs one for "),
+                ({"FAKE_DRIVER_INIT": "100"}, "cudaErrorNoDevice (no CUDA-capable device"),
+                ({"FAKE_DRIVER_INIT": "802"}, "cudaErrorSystemNotReady"),
+                ({"FAKE_DRIVER_INIT": "803"}, "cudaErrorSystemDriverMismatch"),
+                ({"FAKE_DRIVER_INIT": "999"}, "cudaErrorUnknown")]:
+            env = {"LD_LIBRARY_PATH": FAKE_DRIVER} | answers
+            info = json.loads(run("info", "--json", "-", env=env).stdout)
+            reason = next(b["reason"] for b in info["backends"] if b["name"] == "cuda")
+            self.assertTrue(reason.startswith("no CUDA device: "), reason)
+            self.assertIn(part, reason)
+            if not HAS_MODEL:
+                continue
+            flags = ["generate", "-m", MODEL, "-p", "a", "-p", "b", "-n", "1"]
+            self.assert_refused(1, [*flags, "--device", "cuda"], f"error: {reason}", env=env)
+            result = run(*flags, env=env | {"LONGDECODE_DEVICE": "auto"})
+            self.assertEqual(result.returncode, 0)
+            self.assertIn(f"longdecode: note: on the CPU, because {reason}\n",
+                          result.stderr.decode())
 
     def test_bad_flags(self):
         self.assert_refused(2, ["generate", "-m", "x", "-p", "a", "--device", "gpu"],

@@ -43,7 +43,6 @@ class GpuStepRunner final : public StepRunner {
     // An ordinary stream: copies of the default stream, as those of a prompt cache, wait for it.
     LD_RETURN_IF_ERROR(cuda_status(cudaStreamCreate(&stream_), "cudaStreamCreate"));
     LD_RETURN_IF_ERROR(cache_->set_stream(stream_));
-    LD_RETURN_IF_ERROR(check_kernels());
     LD_ASSIGN_OR_RETURN(weights_,
                         upload_weights(*model_, options_.device, options_.upload_progress));
     GpuDecoderLimits limits;
@@ -169,16 +168,6 @@ class GpuStepRunner final : public StepRunner {
   std::string kernel_name() const override { return decoder_->kernel_name(); }
 
  private:
-  // Before gigabytes are uploaded: whether the device has kernels for this model at all.
-  Status check_kernels() const {
-    LD_RETURN_IF_ERROR(cuda::check_model_device(options_.device));
-    LayerPlanShape shape;
-    shape.q_dtype = DType::kBF16;
-    shape.max_batch = options_.max_batch;
-    return LayerPlans::create(model_->config(), options_, cache_->desc().format, shape, stream_)
-        .status();
-  }
-
   Status prefill(const ModelStep& step, SequenceId sequence) {
     const auto count = static_cast<int32_t>(step.tokens.size());
     LD_RETURN_IF_ERROR(cache_->reserve({&sequence, 1}, {&count, 1}));
@@ -232,6 +221,15 @@ class GpuStepRunner final : public StepRunner {
 };
 
 }  // namespace
+
+Status check_gpu_model(const ModelConfig& config, const SessionOptions& options,
+                       const KvFormat& format) {
+  LD_RETURN_IF_ERROR(cuda::check_model_device(options.device));
+  LayerPlanShape shape;
+  shape.q_dtype = DType::kBF16;
+  shape.max_batch = options.max_batch;
+  return LayerPlans::check(config, options, format, shape);
+}
 
 Result<std::unique_ptr<StepRunner>> make_gpu_step_runner(std::shared_ptr<const Model> model,
                                                          const SessionOptions& options,

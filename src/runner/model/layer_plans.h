@@ -40,6 +40,9 @@ struct LayerPlanShape {
 // Layers of one method and delta share a plan: they run one after the other.
 class LayerPlans {
  public:
+  // Whether the device has kernels for the layers. Touches no device.
+  static Status check(const ModelConfig& config, const SessionOptions& options,
+                      const KvFormat& format, const LayerPlanShape& shape);
   // options are resolved; format is the cache's. The workspaces are ready in stream order.
   static Result<LayerPlans> create(const ModelConfig& config, const SessionOptions& options,
                                    const KvFormat& format, const LayerPlanShape& shape,

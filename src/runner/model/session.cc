@@ -103,6 +103,11 @@ Result<KvCache> make_cache(const ModelConfig& config, const SessionOptions& opti
   KvCacheDesc desc;
   desc.format = cache_format(config, options);
   LD_RETURN_IF_ERROR(validate(desc.format));  // page_size divides below
+#ifdef LONGDECODE_HAS_CUDA
+  if (options.device.type == DeviceType::kCuda) {
+    LD_RETURN_IF_ERROR(check_gpu_model(config, options, desc.format));
+  }
+#endif
   desc.num_layers = config.num_layers;
   desc.num_pages = options.num_pages > 0
                        ? options.num_pages

@@ -70,14 +70,17 @@ class StepRunner {
   virtual std::string kernel_name() const = 0;
 };
 
-// model and options (resolved) are kept; the cache outlives the runner. The second is there in
-// builds with the CUDA backend.
+// model and options (resolved) are kept; the cache outlives the runner. Those of the GPU are there
+// in builds with the CUDA backend; the check, whether the device has kernels for the model at all,
+// comes before any memory is asked for.
 Result<std::unique_ptr<StepRunner>> make_cpu_step_runner(std::shared_ptr<const Model> model,
                                                          const SessionOptions& options,
                                                          KvCache* cache);
 Result<std::unique_ptr<StepRunner>> make_gpu_step_runner(std::shared_ptr<const Model> model,
                                                          const SessionOptions& options,
                                                          KvCache* cache);
+Status check_gpu_model(const ModelConfig& config, const SessionOptions& options,
+                       const KvFormat& format);
 
 }  // namespace longdecode::runner
 
