@@ -56,7 +56,7 @@ GpuTimer::~GpuTimer() {
 
 Status GpuTimer::flush() {
   if (flush_bytes_ == 0) return {};
-  return cuda_status(stream_read(flush_buffer_, flush_bytes_, sink_, stream_), "flush of the L2");
+  return cuda_status(fill_l2(flush_buffer_, flush_bytes_, sink_, stream_), "flush of the L2");
 }
 
 Status GpuTimer::read(int64_t num_bytes, cudaStream_t stream) {

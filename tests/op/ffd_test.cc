@@ -200,7 +200,7 @@ TEST(FfdOp, QuickCase15To18UnusualKeys) {
 }
 
 TEST(FfdOp, QuickCase17ABiasDoesNotChangeWhatIsKept) {
-  ProblemSpec spec = ffd_spec(DType::kF32, 1, 1, 128, 64, {sized(3000, 1000)});
+  ProblemSpec spec = ffd_spec(DType::kF16, 1, 1, 128, 64, {sized(3000, 1000)});
   spec.desc.ffd.delta = 0.5f;
   const PagedProblem plain(spec);
   spec.edit = [](LogicalSequence& s, int32_t) {
@@ -243,7 +243,7 @@ TEST(FfdOp, QuickCase19SinkAndRecentTokensAreAlwaysAttended) {
 // One head whose keys have fixed scores: 0 for the sinks and recent tokens, -14 in between, and
 // `nats` for the token that is looked at.
 ProblemSpec staged_spec(int32_t kv_len, int32_t token, double nats) {
-  ProblemSpec spec = ffd_spec(DType::kF32, 1, 1, 128, 64, {kv_len});
+  ProblemSpec spec = ffd_spec(DType::kF16, 1, 1, 128, 64, {kv_len});
   spec.desc.ffd.delta = 5.0f;
   const double scale = resolved_scale(spec.desc);
   spec.note = "token " + std::to_string(token) + " at " + std::to_string(nats);

@@ -49,17 +49,6 @@ __device__ __forceinline__ void tma_load_5d(uint32_t s_to, const CUtensorMap* ma
       : "memory");
 }
 
-// The same with the L2's own policy.
-__device__ __forceinline__ void tma_load_5d(uint32_t s_to, const CUtensorMap* map, int32_t c0,
-                                            int32_t c1, int32_t c2, int32_t c3, int32_t c4,
-                                            uint32_t s_barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(s_to),
-      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(s_barrier)
-      : "memory");
-}
-
 }  // namespace longdecode::cuda::ptx
 
 #endif  // LONGDECODE_CUDA_PTX_TMA_CUH_

@@ -59,7 +59,6 @@ __device__ __forceinline__ void produce(const Loader& loader, const Params& para
   RingPosition stage, slot;
   const Place place(params);
   store_split_info(params, place, 0, 0);
-  int num_loaded = 0;  // tiles
   TileSegment segment;
   while (schedule.next(params, segment)) {
     const WorkItem item = make_work_item<C>(params, segment);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void produce(const Loader& loader, const Params& para
     if (item.num_tiles == 0) publish<C>(s_base, slot, item);
 #pragma unroll 1
     for (int i = 0; i < item.num_tiles; ++i) {
-      loader.load_tile(params, s_base, stage, item.head, item.first_tile + i, pages, num_loaded++);
+      loader.load_tile(params, s_base, stage, item.head, item.first_tile + i, pages);
       stage.advance(params.num_stages);
       if (i == 0) publish<C>(s_base, slot, item);  // after the first load, which nothing may delay
     }

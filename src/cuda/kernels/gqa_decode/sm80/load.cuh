@@ -22,7 +22,7 @@ struct Loader {
   // the sequence has. The tile is one box (Params::box_shift), whatever the page size.
   __device__ __forceinline__ void load_tile(const Params& params, uint32_t s_base,
                                             const RingPosition& stage, int head, int tile,
-                                            PageWindow& pages, int /*num_loaded*/) const {
+                                            PageWindow& pages) const {
     const int first_token = tile * C::kTileTokens;
     const uint32_t s_k = s_base + params.ring_offset + stage.slot * C::kStageBytes;
     int page_ids[kBlocks];  // -1: none

@@ -7,22 +7,6 @@
 
 namespace longdecode::cuda::gqa::sm90 {
 
-// So many first tiles of a CTA come with the L2's own policy, later ones are marked evict-first:
-// where the cache is full of what gives way first, as after the benchmark's flush, marked lines
-// come later (16384 tokens 19.3 us, with all marked 22.6; with none marked, so that they displace
-// each other, 23.0; after other traffic it is the same).
-template <class C>
-inline constexpr int kPlainTiles = 128 * 1024 / C::kStageBytes;
-
-__device__ __forceinline__ void load_box(uint32_t s_to, const CUtensorMap* map, int row, int head,
-                                         int page_id, uint32_t s_full, bool evict_first) {
-  if (evict_first) {
-    ptx::tma_load_5d(s_to, map, 0, row, 0, head, page_id, s_full, ptx::kEvictFirst);
-  } else {
-    ptx::tma_load_5d(s_to, map, 0, row, 0, head, page_id, s_full);
-  }
-}
-
 template <class C>
 struct Loader {
   static constexpr uint32_t kFullArrivals = 1;  // of a stage's K or V
@@ -35,11 +19,10 @@ struct Loader {
   }
 
   // K and V of one tile into a stage that its readers have left; a box for each page that the tile
-  // touches and the sequence has. num_loaded: tiles of the CTA before it.
+  // touches and the sequence has.
   __device__ __forceinline__ void load_tile(const Params& params, uint32_t s_base,
                                             const RingPosition& stage, int head, int tile,
-                                            PageWindow& pages, int num_loaded) const {
-    const bool evict_first = num_loaded >= kPlainTiles<C>;
+                                            PageWindow& pages) const {
     const int lane = threadIdx.x & 31;
     const int box_tokens = 1 << params.box_shift;
     const uint32_t box_bytes = box_tokens * C::kDim * 2;
@@ -65,15 +48,16 @@ struct Loader {
     for (int box = 0; box < 4; ++box) {
       if (box >= num_boxes) break;
       if (!pages.exists(entry + box)) continue;
-      load_box(s_k + box * box_bytes, k_map, row, head, page_ids[box], s_k_full, evict_first);
+      ptx::tma_load_5d(s_k + box * box_bytes, k_map, 0, row, 0, head, page_ids[box], s_k_full,
+                       ptx::kEvictFirst);
     }
     ptx::mbarrier_arrive_expect_tx(s_v_full, loaded * box_bytes);
 #pragma unroll
     for (int box = 0; box < 4; ++box) {
       if (box >= num_boxes) break;
       if (!pages.exists(entry + box)) continue;
-      load_box(s_k + C::kPlaneBytes + box * box_bytes, v_map, row, head, page_ids[box], s_v_full,
-               evict_first);
+      ptx::tma_load_5d(s_k + C::kPlaneBytes + box * box_bytes, v_map, 0, row, 0, head,
+                       page_ids[box], s_v_full, ptx::kEvictFirst);
     }
   }
 };

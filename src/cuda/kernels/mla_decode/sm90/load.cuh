@@ -8,12 +8,6 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
-// K is marked evict-first, except a CTA's first tile if at most this many are to come: where the
-// cache is full of what gives way first, as after the benchmark's flush, marked lines come 0.5 us
-// later (batch 16, 512 tokens 11.7 us instead of 10.7; after other traffic it is the same). With
-// nothing marked, batch 16, 4096 tokens take 29.6 us instead of 26.9.
-inline constexpr int kFewTiles = 32;
-
 // A segment whose sequence is kNoMoreSegments ends the consumers.
 inline constexpr int32_t kNoMoreSegments = -1;
 
@@ -96,12 +90,12 @@ struct KeyMaps {
   const CUtensorMap *tile, *part;
 };
 
-// Evict-first, or with the L2's own policy: see kFewTiles. With many rows nothing is marked (64
-// heads 297 us instead of 303).
+// Marked evict-first, but for many rows, whose blocks read K from L2 (64 heads 297 us instead of
+// 303).
 template <class C>
 __device__ __forceinline__ void load_box(uint32_t s_to, const CUtensorMap* map, int row, int chunk,
-                                         int page_id, uint32_t s_full, bool is_marked) {
-  if (!C::kSplitRoles && is_marked) {
+                                         int page_id, uint32_t s_full) {
+  if constexpr (!C::kSplitRoles) {
     ptx::tma_load_4d(s_to, map, 0, row, chunk, page_id, s_full, ptx::kEvictFirst);
   } else {
     ptx::tma_load_4d(s_to, map, 0, row, chunk, page_id, s_full);
@@ -115,7 +109,7 @@ template <class C>
 __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& params,
                                           uint32_t s_base, int stage, uint32_t parity, int tile,
                                           int kv_len, const PageWindow& pages, int window_tile,
-                                          bool is_first, bool is_marked) {
+                                          bool is_first) {
   const int lane = threadIdx.x & 31;
   const uint32_t s_stage = LD_SHARED(C, s_base, ring) + stage * kStageBytes;
   const uint32_t s_full = LD_SHARED(C, s_base, k_full) + 8 * stage;
@@ -130,12 +124,12 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
             lane == 0 ? s_full : LD_SHARED(C, s_base, first_full) + 8 * (lane - 1);
         ptx::mbarrier_arrive_expect_tx(s_part, kBoxBytes);
         load_box<C>(s_stage + lane * kBoxBytes, maps.part, row, lane * (kKeyChunks / kFirstBoxes),
-                    page_id, s_part, is_marked);
+                    page_id, s_part);
       }
     } else if (lane == 0) {
       ptx::mbarrier_wait(s_empty, parity);
       ptx::mbarrier_arrive_expect_tx(s_full, kStageBytes);
-      load_box<C>(s_stage, maps.tile, row, 0, page_id, s_full, is_marked);
+      load_box<C>(s_stage, maps.tile, row, 0, page_id, s_full);
     }
     return;
   }
@@ -157,7 +151,7 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
         __shfl_sync(kFullWarp, pages.page_id, (window_tile << pages.visits_shift) + visit);
     if (lane < kKeyChunks) {
       load_box<C>(s_stage + lane * kChunkBytes + visit * page_size * 128, maps.tile, 0, lane,
-                  page_id, s_full, is_marked);
+                  page_id, s_full);
     }
   }
 }
@@ -225,7 +219,7 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
         next_lookup = i + num_held;
       }
       load_tile<C>(maps, params, s_base, stage, stage_parity, tile, segment.kv_len, pages,
-                   i - window_begin, is_first, !is_first || segment.num_tiles > kFewTiles);
+                   i - window_begin, is_first);
       is_first = false;
       if (++stage == kStages) stage = 0, stage_parity ^= 1;
       // After the first load, which nothing should delay.
