@@ -42,9 +42,8 @@ class Attender {
         maxima_(params, storage, context, uniform(ptx::thread_index() / 32),
                 ptx::thread_index() & 31),
         source_(params, context.item.sequence, context.item.kv_head),
-        pages_(context.item, context.spans, tile_shift_) {
+        pages_(params, context.item, context.spans) {
     num_rounds_ = pages_.template num_rounds<C>();
-    least_end_ = row_span(p_, context_.spans, 0).end;
   }
 
   // The number of rounds is returned.
@@ -90,7 +89,7 @@ class Attender {
     const int left = context_.spans.num_always() - context_.item.split;
     int count = context_.spans.num_quantized_always();
     if (!finds_max) {
-      count = left <= 0 ? 0 : uniform(divide(left - 1, context_.item.num_splits)) + 1;
+      count = left <= 0 ? 0 : uniform(divide_by_splits(p_, left - 1, context_.item.num_splits)) + 1;
     }
     first_always_ = finds_max ? 0 : context_.item.split;
     always_step_ = finds_max ? 1 : context_.item.num_splits;
@@ -228,7 +227,7 @@ class Attender {
   __device__ __forceinline__ void attend(int tile, int slot, Scores& scores) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) scores[i] *= p_.softmax_scale_log2e;
-    if ((tile + 1) * kTileTokens > least_end_) mask(tile, scores);
+    if ((tile + 1) * kTileTokens > context_.spans.common_end) mask(tile, scores);
     state_.soften(scores);
     state_.add_values(slot_address(slot) + C::kValuesOffset, scores, lane_);
   }
@@ -288,7 +287,6 @@ class Attender {
   uint32_t hits_low_ = 0, hits_high_ = 0;  // of the last round read, the warp's: bit 8 warp + tile
   int page_ids_ = 0;  // lane w: of scan warp w's page of that round; of always attended tile w
   int num_hits_ = 0;  // of all attend warps
-  int least_end_;     // tokens before it are seen by every query token
 };
 
 }  // namespace longdecode::cuda::ffd

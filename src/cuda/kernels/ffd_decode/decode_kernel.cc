@@ -157,8 +157,8 @@ class FfdDecodeKernel final : public DecodeKernel {
     const int32_t rows = kInstances[plan.instance].rows;
     p.num_row_blocks = static_cast<int32_t>(ceil_div(p.query_len * p.group, rows));
     p.num_splits_target = device_.num_sms;
-    p.most_splits = static_cast<int32_t>(device_.num_sms /
-                                         (int64_t{p.batch} * p.num_kv_heads * p.num_row_blocks));
+    p.most_splits = make_divisor(static_cast<int32_t>(
+        device_.num_sms / (int64_t{p.batch} * p.num_kv_heads * p.num_row_blocks)));
     p.pages_per_split = plan.pages_per_split;
     p.num_stages = plan.num_stages;
     p.sixteen = 16;

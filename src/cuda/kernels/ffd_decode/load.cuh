@@ -72,7 +72,16 @@ __device__ __forceinline__ void load_rows(uint32_t s_to, const uint16_t* g_rows,
     const int piece = lane % kPieces, first = lane / kPieces;
     const uint16_t* g_from = g_rows + 8 * piece + first * stride;
     const uint32_t s_first = s_to + first * C::kRowBytes;
+    if (num_tokens >= kTileTokens && wrap_token >= kTileTokens) {
 #pragma unroll
+      for (int token = 0; token < kTileTokens; token += kStep) {
+        ptx::copy_async_16(s_first + token * C::kRowBytes + ((piece ^ swizzle(token + first)) << 4),
+                           g_from, 16);
+        g_from += kStep * stride;
+      }
+      return;
+    }
+#pragma unroll 1
     for (int token = 0; token < kTileTokens; token += kStep) {
       const int at = token + first;
       const uint16_t* g_row = at < wrap_token ? g_from : g_from - wrap;

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/device/divisor.h"
+
 namespace longdecode::cuda::ffd {
 
 // Batches up to this many sequences are scheduled from one warp's registers; larger ones by
@@ -51,8 +53,9 @@ struct Params {
   uint32_t group_inverse;     // row / group = row * group_inverse >> 16 for rows below 128
   int32_t num_row_blocks;     // of `rows` rows, over query_len * group
   int32_t num_splits_target;  // CTAs of a run that items are made for
-  int32_t most_splits;        // of each of `batch` equally long sequences; 0: there are more items
-  int32_t pages_per_split;    // batch-invariant: fixed; else 0
+  // Of each of `batch` equally long sequences; 0: there are more items.
+  Divisor most_splits;
+  int32_t pages_per_split;       // batch-invariant: fixed; else 0
   int64_t prefetch_query_bytes;  // of the first query token; 0: its rows are not contiguous
   int32_t sink_tokens, recent_tokens;
   int32_t page_shift;  // log2(page_size)

@@ -33,16 +33,24 @@ class PseudoMax {
   }
   // The largest scores of the always attended tokens of a tile.
   __device__ __forceinline__ void raise(int tile, int block, const Scores& scores) {
-    const int token = tile * kTileTokens + (lane_ >> 2);
-    float row_max[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = 8 * block + C::row_of_column(2 * (lane_ & 3) + i);
-      RowSpan span{0, 0, 0};
-      if (row < context_.num_real_rows(p_)) span = row_span(p_, context_.spans, token_of(p_, row));
-      row_max[i] = max_over_tokens(fmaxf(span.always(token) ? scores[i] : -INFINITY,
-                                         span.always(token + 8) ? scores[2 + i] : -INFINITY));
+    float row_max[2] = {fmaxf(scores[0], scores[2]), fmaxf(scores[1], scores[3])};
+    if (!context_.spans.is_always(tile)) {
+      const int token = tile * kTileTokens + (lane_ >> 2);
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        const int row = 8 * block + C::row_of_column(2 * (lane_ & 3) + i);
+        RowSpan span{0, 0, 0};
+        if (row < context_.num_real_rows(p_)) {
+          span = row_span(p_, context_.spans, token_of(p_, row));
+        }
+        const float low = i == 0 ? scores[0] : scores[1], high = i == 0 ? scores[2] : scores[3];
+        const float top =
+            fmaxf(span.always(token) ? low : -INFINITY, span.always(token + 8) ? high : -INFINITY);
+        (i == 0 ? row_max[0] : row_max[1]) = top;
+      }
     }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) row_max[i] = max_over_tokens(row_max[i]);
     if (2 * lane_ < C::kRows) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -57,11 +57,13 @@ __device__ __forceinline__ float pseudo_max_of(const typename C::SharedStorage& 
 struct SplitPages {
   int first_page, num_pages, num_splits;
 
-  __device__ __forceinline__ SplitPages(const Item& item, const Spans& spans, int tile_shift) {
+  __device__ __forceinline__ SplitPages(const Params& p, const Item& item, const Spans& spans) {
+    const int tile_shift = p.page_shift - 4;
     const int all = spans.num_pages(tile_shift);
     num_splits = item.num_splits;
     first_page = spans.first_page(tile_shift) + item.split;
-    num_pages = item.split < all ? uniform(divide(all - item.split - 1, num_splits)) + 1 : 0;
+    num_pages =
+        item.split < all ? uniform(divide_by_splits(p, all - item.split - 1, num_splits)) + 1 : 0;
   }
   template <class C>
   __device__ __forceinline__ int num_rounds() const {

@@ -28,7 +28,7 @@ class Scanner {
         max_parity_(counts.num_items & 1),
         context_(context),
         source_(params, context.item.sequence, context.item.kv_head),
-        pages_(context.item, context.spans, tile_shift_),
+        pages_(params, context.item, context.spans),
         ring_(ring) {
     const int left = pages_.num_pages - warp_ - 1;
     num_own_ = left < 0 ? 0 : left / C::kScanWarps + 1;

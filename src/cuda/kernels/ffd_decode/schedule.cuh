@@ -31,6 +31,14 @@ __device__ __forceinline__ int ceil_divide(int value, int divisor) {
   return divide(value + divisor - 1, divisor);
 }
 
+// By a number of splits, most often the one that the host knows.
+__device__ __forceinline__ int divide_by_splits(const Params& p, int value, int num_splits) {
+  if (num_splits == static_cast<int>(p.most_splits.value)) {
+    return cuda::divide(value, p.most_splits);
+  }
+  return divide(value, num_splits);
+}
+
 __device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(kFullWarp, value); }
 
 // Items of a sequence per split: a (kv head, row block) pair each.
@@ -77,7 +85,7 @@ __device__ __forceinline__ Item locate(const Params& p, int index, int sequence,
   Item item;
   item.sequence = sequence;
   item.num_splits = num_splits;
-  const int pair = divide(index - first_item, num_splits);
+  const int pair = divide_by_splits(p, index - first_item, num_splits);
   item.split = index - first_item - pair * num_splits;
   item.kv_head = p.num_row_blocks == 1 ? pair : divide(pair, p.num_row_blocks);
   item.row_block = pair - item.kv_head * p.num_row_blocks;
@@ -85,18 +93,12 @@ __device__ __forceinline__ Item locate(const Params& p, int index, int sequence,
   return item;
 }
 
-// batch 1: what the general way comes to.
+// batch 1: as many splits as there are CTAs for, where there are as many pages.
 __device__ __forceinline__ Item find_of_one(const Params& p, int index, const Spans& spans) {
   const int pages = work_pages(p, spans);
-  int num_splits = p.most_splits;
-  if (p.pages_per_split > 0) {
-    num_splits = ceil_divide(pages, p.pages_per_split);
-  } else if (pages < num_splits) {
-    num_splits = pages;
-  } else if (num_splits > 1) {
-    num_splits = ceil_divide(pages, ceil_divide(pages, num_splits));
-  }
-  num_splits = uniform(num_splits);
+  const int most_splits = static_cast<int>(p.most_splits.value);
+  const int num_splits = uniform(p.pages_per_split > 0 ? ceil_divide(pages, p.pages_per_split)
+                                                       : min(pages, most_splits));
   Item item;
   item.num_items = num_splits * heads_of(p);
   if (index >= item.num_items) return item;
@@ -162,7 +164,7 @@ __device__ __forceinline__ Item find_item(const Params& p, int early_kv_len, int
     const int kv_len = p.batch == 1 ? early_kv_len : ptx::load_global_i32(p.g_kv_lens + sequence);
     return make_spans(p, uniform(kv_len), uniform(query_len_of(p, sequence)));
   };
-  if (p.batch == 1 && p.most_splits > 0) {
+  if (p.batch == 1 && p.most_splits.value > 0) {
     spans = spans_of(0);
     return find_of_one(p, index, spans);
   }

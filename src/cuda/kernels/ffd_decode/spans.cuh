@@ -23,6 +23,9 @@ struct Spans {
   int kv_len = 0, query_len = 0;
   int num_quantized = 0;  // tokens whose keys are in the planes
   int sink_tiles = 0, recent_tile = 0, num_tiles = 0, scan_end = 0;
+  // Tokens that every query token sees end here; those of them that every one always attends are
+  // [0, common_sink_end) and [common_recent_begin, common_end).
+  int common_end = 0, common_sink_end = 0, common_recent_begin = 0;
 
   __device__ __forceinline__ bool is_empty() const { return num_tiles == 0; }
   __device__ __forceinline__ int num_always() const { return sink_tiles + num_tiles - recent_tile; }
@@ -33,6 +36,11 @@ struct Spans {
   }
   __device__ __forceinline__ int always_tile(int index) const {
     return index < sink_tiles ? index : recent_tile + index - sink_tiles;
+  }
+  // Every query token always attends all tokens of the tile.
+  __device__ __forceinline__ bool is_always(int tile) const {
+    const int begin = tile * kTileTokens, end = begin + kTileTokens;
+    return end <= common_sink_end || (begin >= common_recent_begin && end <= common_end);
   }
   __device__ __forceinline__ int num_scanned() const { return scan_end - sink_tiles; }
   // The page of the first scanned tile, and how many pages have any.
@@ -79,6 +87,9 @@ __device__ __forceinline__ Spans make_spans(const Params& p, int kv_len, int que
   // token.
   const RowSpan last = row_span(p, spans, query_len - 1);
   const RowSpan first = row_span(p, spans, p.causal ? max(0, query_len - kv_len) : 0);
+  spans.common_end = p.causal && query_len > kv_len ? 0 : first.end;
+  spans.common_sink_end = min(first.sink_end, spans.common_end);
+  spans.common_recent_begin = last.recent_begin;
   spans.sink_tiles = (last.sink_end + kTileTokens - 1) / kTileTokens;
   spans.recent_tile = max(first.recent_begin / kTileTokens, spans.sink_tiles);
   spans.scan_end = max(spans.sink_tiles, min(spans.num_quantized / kTileTokens, spans.recent_tile));
