@@ -143,8 +143,9 @@ TEST_F(RuntimeAnswers, OutOfMemory) {
   expect(StatusCode::kOutOfMemory, std::to_string(8 * 128 * 2 * 64 * 2) + rest);
   // The two longest of three sequences: 3 and 2 pages.
   const BatchRoom room = {2, {129, 300, 100}};
-  expect(StatusCode::kOutOfMemory, std::to_string(5 * 128 * 2 * 64 * 2) + rest, Method::kDense,
-         room);
+  expect(StatusCode::kOutOfMemory,
+         std::to_string(5 * 128 * 2 * 64 * 2) + rest + "; a --parallel below 2 needs less",
+         Method::kDense, room);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/integer_math.h"
 #include "base/status_macros.h"
 #include "longdecode/attention.h"
@@ -47,7 +48,10 @@ Result<runner::Session> open_on_cuda(std::shared_ptr<const runner::Model> model,
   options.upload_progress = [bar](int64_t done, int64_t total) {
     bar((done + kMebibyte - 1) / kMebibyte, (total + kMebibyte - 1) / kMebibyte);
   };
-  return runner::Session::create(std::move(model), options);
+  Result<runner::Session> session = runner::Session::create(std::move(model), options);
+  if (session.status().code() != StatusCode::kOutOfMemory || options.max_batch == 1) return session;
+  return out_of_memory("{}; a --parallel below {} needs less", session.status().message(),
+                       options.max_batch);
 }
 
 }  // namespace
