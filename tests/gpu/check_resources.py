@@ -18,6 +18,7 @@ SM80_REGISTERS = {"dim128": 224}
 # FFD: one CTA an SM of 512 threads (which move registers between warps when they run), or 256 at
 # head_dim 256.
 FFD_REGISTERS = {"dim64": 128, "dim96": 128, "dim128": 128, "dim256": 255}
+FFD_SM80_REGISTERS = 255  # 256 threads at most
 # The merge kernel (of gqa_decode) must be resident beside the decode kernel: 2 CTAs of 256 threads
 # an SM. Its shared memory is its own.
 MERGE_REGISTERS = 128
@@ -48,14 +49,17 @@ def read_report(path):
 
 
 def check_ffd(instance, kernels):
-    limit = FFD_REGISTERS[instance.split("_")[1]]
+    is_sm80 = instance.startswith("sm80_")
+    limit = FFD_SM80_REGISTERS if is_sm80 else FFD_REGISTERS[instance.split("_")[1]]
     problems = [] if len(kernels) == 1 else [f"ffd {instance}: {len(kernels)} kernels, expected 1"]
-    for _, spills, registers, _ in kernels:
+    for _, spills, registers, shared in kernels:
         print(f"{instance:18} ffd registers {registers:3} spill stores {spills} bytes")
         if registers > limit:
             problems.append(f"ffd {instance}: {registers} registers, at most {limit}")
         if spills > 0:
             problems.append(f"ffd {instance}: {spills} bytes spilled")
+        if shared > 0:
+            problems.append(f"ffd {instance}: {shared} bytes of shared memory beside the launch's")
     return problems
 
 

@@ -31,7 +31,15 @@ int64_t plane_bytes(int64_t pages, int64_t page_stride_bytes, int64_t page_bytes
   return (pages - 1) * page_stride_bytes + page_bytes;
 }
 
+DeviceInfo& the_test_device() {
+  static DeviceInfo device;
+  return device;
+}
+
 }  // namespace
+
+void set_test_device(const DeviceInfo& device) { the_test_device() = device; }
+const DeviceInfo& test_device() { return the_test_device(); }
 
 DeviceMemory::DeviceMemory(int64_t num_bytes) : num_bytes_(num_bytes) {
   const int64_t size = num_bytes + 2 * kCanaryBytes;

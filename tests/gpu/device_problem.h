@@ -15,6 +15,10 @@
 
 namespace longdecode::testing {
 
+// The device of the op tests: set once, when the program starts.
+void set_test_device(const DeviceInfo& device);
+const DeviceInfo& test_device();
+
 // Poisoned device memory between two canaries.
 class DeviceMemory {
  public:

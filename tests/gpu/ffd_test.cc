@@ -54,8 +54,6 @@ TEST(CudaFfd, BatchAbove65536) {
 
 // Captured once, replayed after lengths, tables and contents have changed.
 TEST(CudaFfd, GraphReplay) {
-  const Result<DeviceInfo> device_info = detect_device(DeviceType::kCuda);
-  ASSERT_TRUE(device_info.ok());
   for (const int32_t batch : {1, 3, 40}) {
     ProblemSpec first_spec = ffd_spec(4, 2, 128, 64, {});
     for (int32_t s = 0; s < batch; ++s) first_spec.kv_lens.push_back(700 + s);
@@ -65,7 +63,7 @@ TEST(CudaFfd, GraphReplay) {
     std::reverse(second_spec.kv_lens.begin(), second_spec.kv_lens.end());
     second_spec.seed = 2;
     const PagedProblem first(first_spec), second(second_spec);
-    CapturedRun captured(*device_info);
+    CapturedRun captured(test_device());
     for (const PagedProblem* problem : {&first, &second, &first}) {
       const auto replay = [&](const DecodeDesc& desc, const DecodeArgs& host) {
         return captured.run(desc, host, host.kv);

@@ -1,23 +1,38 @@
-// Runs the op tests that it is linked with on the CUDA device. Exit status 77 (skipped) where there
-// is none.
+// Runs the op tests that it is linked with on the CUDA device: `PROGRAM [sm_80]`. sm_80: with the
+// kernels for sm_80, whatever the GPU is, and what they serve. Exit status 77 (skipped) where there
+// is no device.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <string>
 
 #include "longdecode/attention.h"
 #include "tests/gpu/device_problem.h"
+#include "tests/gpu/h200.h"
+#include "tests/support/problem_spec.h"
 #include "tests/support/run.h"
 
 int main(int argc, char** argv) {
+  namespace testing = longdecode::testing;
   ::testing::InitGoogleTest(&argc, argv);
   const auto device = longdecode::detect_device(longdecode::DeviceType::kCuda);
   if (!device.ok()) {
     std::printf("skipped: %s\n", device.status().message().c_str());
     return 77;
   }
-  longdecode::testing::set_run_plan(
+  testing::set_test_device(*device);
+  if (argc > 1 && std::string(argv[1]) == "sm_80") {
+    testing::set_test_device(longdecode::as_sm80(*device));
+    testing::set_only_shape(128, longdecode::DType::kBF16);
+  }
+  int num_served = 0, num_refused = 0;
+  testing::set_run_plan(
       [&](const longdecode::DecodeDesc& desc, const longdecode::DecodeArgs& args) {
-        return longdecode::testing::run_on_device(desc, args, *device);
+        testing::Outputs outputs = testing::run_on_device(desc, args, testing::test_device());
+        ++(outputs.status.ok() ? num_served : num_refused);
+        return outputs;
       });
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  std::printf("%d problems served, %d refused\n", num_served, num_refused);
+  return result;
 }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cuda/kernels/ffd_decode/decode_kernel.h"
 #include "cuda/kernels/gqa_decode/decode_kernel.h"
 #include "longdecode/attention.h"
 #include "tests/gpu/h200.h"
@@ -92,6 +93,32 @@ TEST(GqaSelect, TwoPlanesGoToFfdForBothMethods) {
     const Result<KernelChoice> choice = select_kernel(desc, h200());
     ASSERT_TRUE(choice.ok()) << choice.status().message();
     EXPECT_EQ(choice->name, "cuda/ffd_decode");
+  }
+}
+
+// In the 99 KB of those that have the least, whatever the rows and the page size, and with more
+// stages where there is more.
+TEST(FfdSelect, Sm80FitsItsSharedMemory) {
+  DeviceInfo a100 = rtx4090();
+  a100.compute_capability = 80;
+  a100.shared_memory_bytes = 166912;
+  for (const int32_t group : {1, 4, 5, 16}) {
+    for (const int32_t page_size : {64, 128}) {
+      for (int32_t query_len = 1; query_len <= 8; ++query_len) {
+        DecodeDesc desc = dense_desc(128, page_size);
+        desc.format.keys = KeyEncoding::kTwoPlane;
+        desc.method = Method::kFfd;
+        desc.num_q_heads = 8 * group;
+        desc.max_query_len = query_len;
+        const Result<KernelChoice> choice = select_kernel(desc, rtx4090());
+        ASSERT_TRUE(choice.ok()) << choice.status().message();
+        EXPECT_EQ(choice->isa, "sm_80");
+        const auto plan = cuda::ffd::plan_run(desc, rtx4090(), query_len);
+        EXPECT_LE(plan.shared_bytes, 101376);
+        EXPECT_GE(plan.num_stages, 1);
+        EXPECT_GE(cuda::ffd::plan_run(desc, a100, query_len).num_stages, 2);
+      }
+    }
   }
 }
 

@@ -83,9 +83,13 @@ TEST(FfdOp, QuickCase07NothingSurvivesTheSelection) {
     specs.back().note = "the first token has all the weight";
     specs.back().edit = [](LogicalSequence& s, int32_t) {
       for (int32_t i = 0; i < s.num_q_heads; ++i) {
-        for (int32_t t = 0; t < s.query_len; ++t) std::copy_n(s.query(0, 0), 64, s.query(t, i));
+        for (int32_t t = 0; t < s.query_len; ++t) {
+          std::copy_n(s.query(0, 0), s.key_dim, s.query(t, i));
+        }
       }
-      for (int32_t h = 0; h < s.num_kv_heads; ++h) s.plant_score(0, 4 * h, 60.0, 1.0 / 8.0);
+      for (int32_t h = 0; h < s.num_kv_heads; ++h) {
+        s.plant_score(0, 4 * h, 60.0, 1.0 / std::sqrt(s.key_dim));
+      }
     };
   }
   EXPECT_EQ(run_and_check(specs), "");
@@ -299,7 +303,8 @@ TEST(FfdOp, Case21NeedlesAtEveryPlaceAndLength) {
       ProblemSpec spec = small_spec({kv_len});
       spec.score_deviation = 1.0;
       spec.note = "needle at " + std::to_string(token);
-      spec.edit = [=](LogicalSequence& s, int32_t) { s.plant_score(token, 5, 25.0, 1.0 / 8.0); };
+      const double scale = resolved_scale(spec.desc);
+      spec.edit = [=](LogicalSequence& s, int32_t) { s.plant_score(token, 5, 25.0, scale); };
       const PagedProblem problem(spec);
       const Outputs outputs = run_plan(problem.desc(), problem.args());
       ASSERT_EQ(check(problem, outputs), "") << problem.repro();

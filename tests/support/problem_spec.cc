@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "base/float_convert.h"
 
@@ -38,6 +41,11 @@ void round_all(std::vector<float>* values, DType dtype) {
   }
 }
 
+std::optional<std::pair<int32_t, DType>>& only_shape() {
+  static std::optional<std::pair<int32_t, DType>> shape;
+  return shape;
+}
+
 }  // namespace
 
 void LogicalSequence::plant_score(int64_t token, int32_t head, double nats, double softmax_scale) {
@@ -56,8 +64,11 @@ void LogicalSequence::plant_score(int64_t token, int32_t head, double nats, doub
   }
 }
 
+void set_only_shape(int32_t head_dim, DType dtype) { only_shape() = std::pair(head_dim, dtype); }
+
 ProblemSpec gqa_spec(Method method, DType dtype, int32_t num_q_heads, int32_t num_kv_heads,
                      int32_t head_dim, int32_t page_size, std::vector<int32_t> kv_lens) {
+  if (only_shape()) std::tie(head_dim, dtype) = *only_shape();
   ProblemSpec spec;
   const KeyEncoding keys = method == Method::kFfd ? KeyEncoding::kTwoPlane : KeyEncoding::kPlain;
   spec.desc.method = method;

@@ -60,6 +60,10 @@ struct ProblemSpec {
   std::string note;  // names the edit in the repro line
 };
 
+// Of all that gqa_spec makes for the rest of the process, whatever it is asked for: the op tests on
+// kernels that serve nothing else.
+void set_only_shape(int32_t head_dim, DType dtype);
+
 // FFD: the default options, but no margin.
 ProblemSpec gqa_spec(Method method, DType dtype, int32_t num_q_heads, int32_t num_kv_heads,
                      int32_t head_dim, int32_t page_size, std::vector<int32_t> kv_lens);

@@ -53,9 +53,12 @@ Result<bench::Timing> parse_timing(const std::string& name, DeviceType device) {
                           on_cpu ? "wall" : "graph, events");
 }
 
+// The kernels for sm_80 on whatever GPU there is.
+constexpr const char* kCudaAsSm80 = "cuda:sm_80";
+
 Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
-  if (name != "auto" && name != "cpu" && name != "cuda") {
-    return invalid_argument("--device is {}; allowed: auto, cpu, cuda", name);
+  if (name != "auto" && name != "cpu" && name != "cuda" && name != kCudaAsSm80) {
+    return invalid_argument("--device is {}; allowed: auto, cpu, cuda, {}", name, kCudaAsSm80);
   }
   if (num_threads < 0 || num_threads > kMaxThreads) {
     return invalid_argument("--threads is {}; allowed: 1 to {}, or 0 for all", num_threads,
@@ -65,6 +68,10 @@ Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
   if (name != "cpu") device = detect_device(DeviceType::kCuda);
   if (name == "cpu" || (name == "auto" && !device.ok())) device = detect_device(DeviceType::kCpu);
   if (device.ok() && num_threads > 0) device->num_threads = num_threads;
+  if (device.ok() && name == kCudaAsSm80) {  // an RTX 4090's
+    device->compute_capability = 89;
+    device->shared_memory_bytes = 101376;
+  }
   return device;
 }
 
@@ -186,7 +193,8 @@ void add_bench_attention(CLI::App& bench, Status& outcome) {
                   "JSON array of shapes, keys named like the options (num_q_heads, ...); an option "
                   "is the default of what a shape leaves out")
       ->type_name("FILE");
-  app->add_option("--device", options->device, "auto, cpu or cuda");
+  app->add_option("--device", options->device,
+                  "auto, cpu, cuda, or cuda:sm_80 (the kernels of other GPUs than Hopper)");
   app->add_option("-t,--threads", options->num_threads, "CPU threads, 0: all");
   app->add_option("--timing", options->timing,
                   "auto, wall (CPU), graph or events (CUDA); auto: wall or graph");

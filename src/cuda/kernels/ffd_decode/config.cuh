@@ -33,6 +33,7 @@ struct Config {
   static constexpr int kDim = kTile.head_dim;
   static constexpr int kRows = kTile.rows;
   static constexpr bool kIsF16 = kTile.is_f16;
+  static constexpr bool kIsSm80 = kTile.is_sm80;
   static constexpr bool kTwoLanesFold = kRows == 4;
   static constexpr int kMaxRows = kTwoLanesFold ? 8 : kMaxQueryRows;
   static constexpr int kScanWarps = num_scan_warps(kTile), kAttendWarps = num_attend_warps(kTile);
@@ -110,6 +111,9 @@ struct Config {
   static constexpr int kStorageBytes = sizeof(SharedStorage);
   static constexpr int kSlotsOffset = kMaxStorageBytes;
   static constexpr int kQueryOffset = kSlotsOffset + kAttendWarps * kSlots * kSlotBytes;
+  // From the values of a slot that a scan warp borrows to those of the next one.
+  static constexpr int kBorrowedBytes = kAttendWarps * kSlots / kScanWarps * kSlotBytes;
+  static_assert(kBorrowedBytes > 0);
 };
 
 }  // namespace longdecode::cuda::ffd

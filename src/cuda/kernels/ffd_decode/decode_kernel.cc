@@ -9,6 +9,7 @@
 
 #include "base/integer_math.h"
 #include "base/status_macros.h"
+#include "cuda/host/architecture.h"
 #include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/kernels/ffd_decode/launch.h"
@@ -31,11 +32,12 @@ constexpr int64_t kAlignment = 256;
 constexpr int32_t kTileTokens = 16;
 
 // The instance with the fewest rows that serves num_rows.
-int32_t instance_for(const DecodeDesc& desc, int32_t num_rows) {
+int32_t instance_for(const DecodeDesc& desc, const DeviceInfo& device, int32_t num_rows) {
+  const bool is_sm80 = architecture_of(device) == Architecture::kSm80;
   int32_t best = -1;
   for (int32_t i = 0; i < kNumInstances; ++i) {
     const Tile& tile = kInstances[i];
-    if (tile.head_dim != desc.format.key_dim) continue;
+    if (tile.head_dim != desc.format.key_dim || tile.is_sm80 != is_sm80) continue;
     if (tile.is_f16 != (desc.format.dtype == DType::kF16)) continue;
     if (tile.rows < 8 && tile.rows < num_rows) continue;
     if (best < 0 || tile.rows < kInstances[best].rows) best = i;
@@ -176,7 +178,7 @@ class FfdDecodeKernel final : public DecodeKernel {
 RunPlan plan_run(const DecodeDesc& desc, const DeviceInfo& device, int32_t query_len) {
   RunPlan plan;
   const int32_t num_rows = query_len * desc.num_q_heads / desc.format.num_kv_heads;
-  plan.instance = instance_for(desc, num_rows);
+  plan.instance = instance_for(desc, device, num_rows);
   if (plan.instance < 0) return plan;
   const Tile& tile = kInstances[plan.instance];
   plan.num_row_blocks = static_cast<int32_t>(ceil_div(num_rows, tile.rows));

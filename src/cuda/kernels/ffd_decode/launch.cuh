@@ -17,6 +17,7 @@ cudaError_t launch(const Params& params, int32_t num_ctas, int32_t shared_bytes,
   shape.grid = dim3(num_ctas);
   shape.block = dim3(C::kThreads);
   shape.shared_bytes = shared_bytes;
+  shape.is_for_sm80 = C::kIsSm80;
   return launch_programmatic(ffd_decode_kernel<kInstance>, shape, stream, params);
 }
 

@@ -32,7 +32,7 @@ __device__ __forceinline__ void init_barriers(const Params& p, typename C::Share
     }
     if (warp < C::kScanWarps) {
       for (int i = 0; i < p.num_stages; ++i) {
-        ptx::mbarrier_init(ptx::shared_address(&s.chunk_full[warp][i]), 1);
+        ptx::mbarrier_init(ptx::shared_address(&s.chunk_full[warp][i]), ChunkRing::kArrivals<C>);
       }
     } else if (warp == C::kScanWarps) {
       ptx::mbarrier_init(ptx::shared_address(&s.pseudo_max_full), C::kScanWarps + C::kAttendWarps);

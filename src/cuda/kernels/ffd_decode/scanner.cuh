@@ -20,7 +20,7 @@ class Scanner {
         s_(storage),
         s_query_(s_base + C::kQueryOffset),
         s_recent_(s_base + C::kSlotsOffset + C::kValuesOffset +
-                  uniform(ptx::thread_index() / 32) * (kSlots * C::kSlotBytes)),
+                  uniform(ptx::thread_index() / 32) * C::kBorrowedBytes),
         warp_(uniform(ptx::thread_index() / 32)),
         lane_(ptx::thread_index() & 31),
         tile_shift_(params.page_shift - 4),
@@ -43,9 +43,10 @@ class Scanner {
     const int num_recent = p_.is_dense ? 0 : context_.spans.num_always() - first_recent;
     const Run recent(num_recent, warp_, C::kScanWarps);
     if (recent.begin < recent.end) load_recent_tile(first_recent + recent.begin);
+    ptx::copy_async_commit();  // so that what the ring copies is not waited for
     ptx::named_barrier_sync(kFirstTilesBarrier, C::kThreads);
     for (int i = 0; i < p_.num_stages; ++i) issue();
-    ptx::copy_async_wait_all();
+    ptx::copy_async_wait<0>();
     __syncthreads();  // the query is there
     if (!p_.is_dense) find_max(first_recent, recent);
     LaneQuery<C> lane_query;
@@ -126,9 +127,15 @@ class Scanner {
       if (issued_ % 32 == 0) look_up_pages();
       const int page_id = __shfl_sync(kFullWarp, window_ids_, issued_ & 31);
       const uint64_t chunk = __shfl_sync(kFullWarp, window_chunks_, issued_ & 31);
+      const auto* g_chunk = reinterpret_cast<const uint8_t*>(chunk);
       if (ptx::elect_lane()) {
         s_.page_ids[entry][warp_] = page_id;
-        if (!p_.attends_all) ring_.issue(p_, reinterpret_cast<const uint8_t*>(chunk));
+        if constexpr (!C::kIsSm80) {
+          if (!p_.attends_all) ring_.issue(p_, g_chunk);
+        }
+      }
+      if constexpr (C::kIsSm80) {
+        if (!p_.attends_all) ring_.issue_by_lanes(p_, g_chunk, lane_);
       }
       ring_.advance_issue(p_);
     }
@@ -146,6 +153,7 @@ class Scanner {
   // Hits of the page in the ring's next stage.
   __device__ __forceinline__ uint32_t scan_page(const LaneQuery<C>& lane_query) {
     const uint32_t s_chunk = ring_.wait(p_);
+    if constexpr (C::kIsSm80) __syncwarp();  // a lane reads what others have copied
     const uint32_t s_constants = s_chunk + p_.code_bytes;
     uint32_t hits = 0;
     if constexpr (C::kTwoLanesFold) {

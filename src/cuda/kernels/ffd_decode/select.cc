@@ -8,7 +8,7 @@ namespace longdecode::cuda {
 
 Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo& device) {
   Requirements needs;
-  needs.require_hopper(device);
+  needs.require_portable(desc, device);
   needs.require_decode(desc, device);
   needs.require_plain_scores(desc);
   const int64_t rows = int64_t{desc.max_query_len} * desc.num_q_heads;
@@ -17,7 +17,7 @@ Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo&
       fmt::format("max_batch {} x max_query_len {} x num_q_heads {}; at most 2^30 together",
                   desc.max_batch, desc.max_query_len, desc.num_q_heads));
   const ffd::RunPlan plan = ffd::plan_run(desc, device, desc.max_query_len);
-  needs.require(plan.instance >= 0,
+  needs.require(plan.instance >= 0 || architecture_of(device) == Architecture::kSm80,
                 fmt::format("key_dim is {}; 64, 96, 128 or 256", desc.format.key_dim));
   needs.require(
       plan.instance < 0 || plan.num_stages >= 1,

@@ -12,6 +12,7 @@ struct Tile {
   int32_t head_dim;
   int32_t rows;  // 4: at most 4 rows in all, two lanes fold a query row. 8: any, in blocks of 8
   bool is_f16;   // else bf16
+  bool is_sm80 = false;  // else of sm_90a
 
   constexpr bool operator==(const Tile&) const = default;
 };
@@ -19,15 +20,21 @@ struct Tile {
 // A kernel's template parameter is an index into this list: nvcc 13.0 writes wrong host stubs for
 // kernels with a structural template parameter.
 inline constexpr Tile kInstances[] = {
-    {128, 4, false}, {128, 8, false}, {64, 8, false}, {96, 8, false}, {256, 8, false},
-    {128, 4, true},  {128, 8, true},  {64, 8, true},  {96, 8, true},  {256, 8, true},
+    {128, 4, false}, {128, 8, false}, {64, 8, false},        {96, 8, false},
+    {256, 8, false}, {128, 4, true},  {128, 8, true},        {64, 8, true},
+    {96, 8, true},   {256, 8, true},  {128, 4, false, true}, {128, 8, false, true},
 };
 
 inline constexpr int32_t kNumInstances = sizeof(kInstances) / sizeof(kInstances[0]);
 
-// Of a CTA: warps that scan, and as many that attend.
-constexpr int32_t num_scan_warps(const Tile& tile) { return tile.head_dim > 128 ? 4 : 8; }
-constexpr int32_t num_attend_warps(const Tile& tile) { return num_scan_warps(tile); }
+// Of a CTA: warps that scan, and as many that attend; on sm_80 fewer, so that slots and two stages
+// of rings fit in 99 KB.
+constexpr int32_t num_scan_warps(const Tile& tile) {
+  return tile.head_dim > 128 || tile.is_sm80 ? 4 : 8;
+}
+constexpr int32_t num_attend_warps(const Tile& tile) {
+  return tile.is_sm80 ? 2 : num_scan_warps(tile);
+}
 // A warp that attends has kSlots buffers (slots) for attended tiles: keys (codes, residuals and
 // constants, or unquantised keys), then values, in padded rows.
 inline constexpr int32_t kSlots = 2;
