@@ -167,10 +167,10 @@ class Generate(CommandTest):
     def test_several_prompts_give_what_each_gives_alone(self):
         prompts = [STORY, "The capital of France is", "1 2 3 4 5"]
         for temperature in ("0", "1.5"):
-            alone = [self.generate("-p", prompt, "-n", "8", "--temp", temperature, "-s", 40 + i)
+            flags = ("-n", "8", "--temp", temperature, "-c", "512")
+            alone = [self.generate("-p", prompt, *flags, "-s", 40 + i)
                      for i, prompt in enumerate(prompts)]
-            batch = self.generate(*(x for p in prompts for x in ("-p", p)), "-n", "8", "--temp",
-                                  temperature, "-s", "40")
+            batch = self.generate(*(x for p in prompts for x in ("-p", p)), *flags, "-s", "40")
             self.assertEqual([(one["text"], one["token_ids"], one["prompt_tokens"],
                                one["num_generated"], one["stop_reason"]) for one in alone],
                              [(one["text"], one["token_ids"], one["prompt_tokens"],

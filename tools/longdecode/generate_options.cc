@@ -62,7 +62,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
   command
       .add_option("--parallel", options.parallel,
                   "Several prompts: so many are decoded together on cuda (more memory, more tokens "
-                  "per second); one after the other on cpu, with the same texts")
+                  "per second); cpu: one after the other")
       ->envname("LONGDECODE_PARALLEL");
   command.add_option("-n,--predict", options.num_predict, "Most tokens to generate")
       ->envname("LONGDECODE_N_PREDICT");
