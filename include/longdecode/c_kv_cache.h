@@ -95,7 +95,8 @@ LONGDECODE_API ld_status_code ld_cache_append(ld_cache* cache, int32_t layer_idx
 /* Lowers the tokens of the reserved step to new_tokens[b], at most those reserved, before a layer
  * is appended or marked, and gives back the pages that they do not need; num_sequences as reserved.
  * The arrays of the step keep what ld_cache_reserve put there, so ld_cache_append is
- * LD_FAILED_PRECONDITION from here on: mark the layers. */
+ * LD_FAILED_PRECONDITION from here on: mark the layers. Tokens that were written stay in the step,
+ * wanted or not, and are truncated after the commit. */
 LONGDECODE_API ld_status_code ld_cache_shrink_step(ld_cache* cache, const int32_t* new_tokens,
                                                    int32_t num_sequences);
 /* The caller's word, instead of ld_cache_append, that the step's tokens of this layer are written,
