@@ -168,8 +168,15 @@ void FfdHead::begin_candidates(int32_t split) const {
 void FfdHead::attend_kept(int32_t split, const Span& tiles) const {
   const int64_t first_tile = split_tiles(split).begin;
   const uint32_t* kept = run_.layout.kept_words(head_idx_, split);
+  const int64_t first_word = tiles.begin / 32;
+  const int64_t end_word = ceil_div(tiles.end, 32);
+  const auto is_empty = [](uint32_t word) { return word == 0; };
+  if (std::all_of(kept + first_word - first_tile / 32, kept + end_word - first_tile / 32,
+                  is_empty)) {
+    return;
+  }
   attend(split, SpanPart::kBetween, [&](const auto& add) {
-    for (int64_t word = tiles.begin / 32; word < ceil_div(tiles.end, 32); ++word) {
+    for (int64_t word = first_word; word < end_word; ++word) {
       for (uint32_t bits = kept[word - first_tile / 32]; bits != 0; bits &= bits - 1) {
         add(word * 32 + std::countr_zero(bits));
       }

@@ -9,31 +9,42 @@ namespace {
 
 constexpr int32_t kMaxRows = kMaxQueryLen * 16;  // 16 heads per kv head
 constexpr int32_t kMaxTilesPerPage = kMaxPlanePageSize / kTileTokens;
-// Chunks from the one being scanned to the one that memory is asked for; the rows are folded for a
-// chunk one scan early.
-constexpr int64_t kChunksAhead = 4;
-// Lines of found tiles asked for with each part of a chunk (18 lines at head_dim 128).
-constexpr int64_t kTileLines = 8;
+// After that many tiles lines of chunks ahead and of found tiles are asked for again.
+constexpr int32_t kTilesPerStep = 2;
+constexpr int64_t kFoundLinesPerStep = 5;
 
-// A chunk on its way into L2 while another is scanned, in equal parts: a core keeps 16 lines in
-// flight.
+// Chunks on their way into L2, kRuns at a time while as many are scanned, a line of each in turn: a
+// core keeps 16 lines in flight, and each run gets a stream of the hardware's prefetcher.
 class ChunkPrefetch {
  public:
-  static constexpr int32_t kParts = 4;
-  ChunkPrefetch(const uint8_t* chunk, int64_t num_bytes)
-      : next_(chunk),
-        end_(chunk == nullptr ? chunk : chunk + num_bytes),
-        part_bytes_(round_up(num_bytes / kParts, 64)) {}
+  static constexpr int64_t kRuns = 4;
+
+  // steps: calls of ask() for each chunk that is scanned.
+  ChunkPrefetch(int64_t chunk_bytes, int64_t steps)
+      : num_lines_(ceil_div(chunk_bytes, 64)),
+        lines_per_step_(ceil_div(num_lines_, kRuns * steps)) {}
+  // The next kRuns chunks are chunk(0), chunk(1), ...; nullptr: none.
+  template <class Chunk>
+  void begin(const Chunk& chunk) {
+    for (int64_t run = 0; run < kRuns; ++run) {
+      runs_[run] = chunk(run);
+      if (runs_[run] == nullptr && run > 0) runs_[run] = runs_[run - 1];
+    }
+    line_ = 0;
+  }
   // Always inline: see ffd_tile_batch.cc.
-  __attribute__((always_inline)) void ask_part() {
-    const uint8_t* stop = next_ + std::min<int64_t>(part_bytes_, end_ - next_);
-    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
+  __attribute__((always_inline)) void ask() {
+    const int64_t stop = runs_[0] == nullptr ? 0 : std::min(line_ + lines_per_step_, num_lines_);
+    for (; line_ < stop; ++line_) {
+      for (const uint8_t* run : runs_) __builtin_prefetch(run + 64 * line_, 0, 2);
+    }
   }
 
  private:
-  const uint8_t* next_;
-  const uint8_t* end_;
-  int64_t part_bytes_;
+  const uint8_t* runs_[kRuns] = {};
+  int64_t num_lines_;
+  int64_t lines_per_step_;  // of each run
+  int64_t line_ = 0;
 };
 
 // The chunks of a task in the order of its scan.
@@ -107,6 +118,7 @@ void SplitScan::scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows]
     const int32_t head = walk_.head(i);
     heads_[head]->fold_page(walk_.page(i), first_row, thresholds[head], folded[i % 2]);
   };
+  ChunkPrefetch ahead(format.chunk_bytes(), 1 + tiles_per_page_ / kTilesPerStep);
   fold(0);
   for (int64_t i = 0; i < walk_.num_chunks(); ++i) {
     const int64_t first_tile = walk_.page(i) * tiles_per_page_;
@@ -114,16 +126,19 @@ void SplitScan::scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows]
                     std::min(tiles.end, first_tile + tiles_per_page_)};
     const auto begin = static_cast<int32_t>(part.begin - first_tile);
     const auto end = static_cast<int32_t>(part.end - first_tile);
-    ChunkPrefetch ahead(chunk_ahead(i + kChunksAhead), format.chunk_bytes());
-    ahead.ask_part();
-    found.ask(kTileLines);
-    if (i + 1 < walk_.num_chunks()) fold(i + 1);
-    ahead.ask_part();
-    found.ask(kTileLines);
-    run_.scan_tiles(walk_.chunk(i), format.num_blocks(), begin, end, folded[i % 2], num_rows,
-                    masks);
-    ahead.ask_part();
-    found.ask(kTileLines);
+    if (i % ChunkPrefetch::kRuns == 0) {
+      ahead.begin([&](int64_t run) { return chunk_ahead(i + ChunkPrefetch::kRuns + run); });
+    }
+    ahead.ask();
+    found.ask(kFoundLinesPerStep);
+    if (i + 1 < walk_.num_chunks()) fold(i + 1);  // one scan early
+    for (int32_t tile = begin; tile < end; tile += kTilesPerStep) {
+      ahead.ask();
+      found.ask(kFoundLinesPerStep);
+      run_.scan_tiles(walk_.chunk(i), format.num_blocks(), tile,
+                      std::min(tile + kTilesPerStep, end), folded[i % 2], num_rows,
+                      masks + (tile - begin) * num_rows);
+    }
     heads_[walk_.head(i)]->keep_hits(task_.split, part, first_row, num_rows, masks, found);
   }
 }
