@@ -43,7 +43,10 @@ void scan_tiles_portable(const uint8_t* codes, int32_t num_blocks, int32_t tile_
 
 std::vector<ScanKernel> runnable_kernels() {
   std::vector<ScanKernel> kernels;
-  if (cpu_has_avx512_vnni()) kernels.push_back({"avx512_vnni", scan_tiles_avx512_vnni});
+  if (cpu_has_avx512_vnni()) {
+    if (cpu_has_gfni()) kernels.push_back({"avx512_gfni", scan_tiles_avx512_gfni});
+    kernels.push_back({"avx512_vnni", scan_tiles_avx512_vnni});
+  }
   if (cpu_has_avx2()) kernels.push_back({"avx2", scan_tiles_avx2});
   kernels.push_back({"portable", scan_tiles_portable});
   return kernels;
@@ -58,8 +61,11 @@ std::span<const ScanKernel> scan_kernels() {
 
 const ScanKernel& select_scan_kernel(const DeviceInfo& device) {
   const std::span<const ScanKernel> kernels = scan_kernels();
-  const bool skip = std::string_view(kernels[0].isa) == "avx512_vnni" && !device.has_avx512_vnni;
-  return kernels[skip ? 1 : 0];
+  size_t first = 0;
+  while (!device.has_avx512_vnni && std::string_view(kernels[first].isa).starts_with("avx512")) {
+    ++first;
+  }
+  return kernels[first];
 }
 
 float uncapped_threshold(float pseudo_max, const FfdOptions& options, float soft_cap) {

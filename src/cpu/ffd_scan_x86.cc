@@ -23,67 +23,78 @@ constexpr int32_t kUnitBytes = 512;
 #define LD_INLINE __attribute__((always_inline)) inline
 
 // A group of the code plane (64 bytes, all four units) -> the codes of one unit.
-template <int kField>
+template <int kField, bool kGfni>
 LD_AVX512 LD_INLINE __m512i codes_of_unit(const uint8_t* group) {
   const __m512i bytes = _mm512_loadu_si512(group);
-  return _mm512_and_si512(_mm512_srli_epi16(bytes, 2 * kField), _mm512_set1_epi8(3));
+  if constexpr (kGfni) {
+    // Bit 0 of each byte from bit 2 kField, bit 1 from the next one, by a matrix of bits. Assembly,
+    // so that code without GFNI can be made of the same functions.
+    const __m512i matrix =
+        _mm512_set1_epi64((int64_t{1} << (2 * kField) << 56) | (int64_t{2} << (2 * kField) << 48));
+    __m512i codes;
+    __asm__("vgf2p8affineqb $0, %2, %1, %0" : "=v"(codes) : "v"(bytes), "v"(matrix));
+    return codes;
+  } else {
+    return _mm512_and_si512(_mm512_srli_epi16(bytes, 2 * kField), _mm512_set1_epi8(3));
+  }
 }
 
-// Lanes of a: [t][tokens g, g + 8, g, g + 8], 4 t; of b: the same for g + 1. Sums of both halves:
-// [t][g, g + 8, g + 1, g + 9].
-LD_AVX512 LD_INLINE __m512i fold_pair(__m512i a, __m512i b) {
-  return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-}
-
-// Dot products of the groups g and g + 1 of a tile with kRows rows, folded by fold_pair. kPosition:
-// the tile's place among those that share 512 bytes of codes, so that shifts are constants.
-template <int kBlocks, int kPosition, int kRows, int kBlock = 0>
+// Dot products of the groups g and g + 1 of a tile with kRows rows, 16 tokens in 32-bit lanes
+// [t][g, g + 8, g, g + 8], 4 t. kPosition: the tile's place among those that share 512 bytes of
+// codes, so that shifts are constants.
+template <bool kGfni, int kBlocks, int kPosition, int kRows, int kBlock = 0>
 LD_AVX512 LD_INLINE void dot_blocks(const uint8_t* group, const int8_t* q, __m512i (&a)[kRows],
                                     __m512i (&b)[kRows]) {
   if constexpr (kBlock < kBlocks) {
     constexpr int kUnit = kPosition * kBlocks + kBlock;
     const uint8_t* from = group + kUnit / 4 * kUnitBytes;
-    const __m512i codes_a = codes_of_unit<kUnit % 4>(from);
-    const __m512i codes_b = codes_of_unit<kUnit % 4>(from + kGroupBytes);
+    const __m512i codes_a = codes_of_unit<kUnit % 4, kGfni>(from);
+    const __m512i codes_b = codes_of_unit<kUnit % 4, kGfni>(from + kGroupBytes);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const __m512i n = _mm512_load_si512(q + (r * kBlocks + kBlock) * kGroupBytes);
+      __m512i n = _mm512_load_si512(q + (r * kBlocks + kBlock) * kGroupBytes);
+      __asm__("" : "+v"(n));  // one load for both groups
       a[r] = _mm512_dpbusd_epi32(a[r], codes_a, n);
       b[r] = _mm512_dpbusd_epi32(b[r], codes_b, n);
     }
-    dot_blocks<kBlocks, kPosition, kRows, kBlock + 1>(group, q, a, b);
+    dot_blocks<kGfni, kBlocks, kPosition, kRows, kBlock + 1>(group, q, a, b);
   }
 }
 
-// Groups g .. g + 3: lanes [g, g+8, g+1, g+9] of two t each, then those of g + 2.
-template <int kBlocks, int kPosition, int kRows>
+// Groups g .. g + 3: 32-bit lanes [g, g+8, g+1, g+9] of two t each, then those of g + 2. Sums are
+// 16 bits wide up to here: a lane of dot_blocks is at most 8 * 4 * 3 * 127, and two are added.
+template <bool kGfni, int kBlocks, int kPosition, int kRows>
 LD_AVX512 LD_INLINE void dot_four_groups(const uint8_t* group, const int8_t* q,
                                          __m512i (&sums)[kRows]) {
-  __m512i pair[2][kRows];
+  static_assert(kBlocks <= 8);
+  __m512i pair[2][kRows];  // [t][g, g + 8, g, g + 8, g + 1, g + 9, g + 1, g + 9]
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     __m512i a[kRows];
     __m512i b[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) a[r] = b[r] = _mm512_setzero_si512();
-    dot_blocks<kBlocks, kPosition, kRows>(group + 2 * i * kGroupBytes, q, a, b);
+    dot_blocks<kGfni, kBlocks, kPosition, kRows>(group + 2 * i * kGroupBytes, q, a, b);
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) pair[i][r] = fold_pair(a[r], b[r]);
+    for (int r = 0; r < kRows; ++r) pair[i][r] = _mm512_packs_epi32(a[r], b[r]);
   }
+  // Brings the two sums of a token together.
+  const __m512i order = _mm512_set4_epi32(0x0F0E0B0A, 0x0D0C0908, 0x07060302, 0x05040100);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    sums[r] = _mm512_add_epi32(_mm512_shuffle_i64x2(pair[0][r], pair[1][r], 0x44),
-                               _mm512_shuffle_i64x2(pair[0][r], pair[1][r], 0xEE));
+    const __m512i both = _mm512_add_epi16(_mm512_shuffle_i64x2(pair[0][r], pair[1][r], 0x44),
+                                          _mm512_shuffle_i64x2(pair[0][r], pair[1][r], 0xEE));
+    sums[r] = _mm512_madd_epi16(_mm512_shuffle_epi8(both, order), _mm512_set1_epi16(1));
   }
 }
 
-template <int kBlocks, int kPosition, int kRows>
+template <bool kGfni, int kBlocks, int kPosition, int kRows>
 LD_AVX512 LD_INLINE void scan_tile(const uint8_t* codes, const int8_t* q, const int32_t* thresholds,
                                    uint16_t* hits) {
   __m512i low[kRows];
   __m512i high[kRows];
-  dot_four_groups<kBlocks, kPosition, kRows>(codes, q, low);
-  dot_four_groups<kBlocks, kPosition, kRows>(codes + 4 * kGroupBytes, q, high);
+  dot_four_groups<kGfni, kBlocks, kPosition, kRows>(codes, q, low);
+  dot_four_groups<kGfni, kBlocks, kPosition, kRows>(codes + 4 * kGroupBytes, q, high);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i64x2(low[r], high[r], 0x88),
@@ -94,7 +105,7 @@ LD_AVX512 LD_INLINE void scan_tile(const uint8_t* codes, const int8_t* q, const 
 
 constexpr int kMaxRowBlock = 4;
 
-template <int kBlocks, int kRows>
+template <bool kGfni, int kBlocks, int kRows>
 LD_AVX512 void scan_rows(const uint8_t* codes, int32_t tile_begin, int32_t tile_end,
                          const int8_t* q, const int32_t* thresholds, int32_t num_rows,
                          uint16_t* hits) {
@@ -104,21 +115,21 @@ LD_AVX512 void scan_rows(const uint8_t* codes, int32_t tile_begin, int32_t tile_
     const uint8_t* step = codes + tile / kTilesPerStep * kStepBytes;
     switch (tile % kTilesPerStep) {
       case 0:
-        scan_tile<kBlocks, 0, kRows>(step, q, thresholds, hits);
+        scan_tile<kGfni, kBlocks, 0, kRows>(step, q, thresholds, hits);
         break;
       case 1:
-        scan_tile<kBlocks, 1 % kTilesPerStep, kRows>(step, q, thresholds, hits);
+        scan_tile<kGfni, kBlocks, 1 % kTilesPerStep, kRows>(step, q, thresholds, hits);
         break;
       case 2:
-        scan_tile<kBlocks, 2 % kTilesPerStep, kRows>(step, q, thresholds, hits);
+        scan_tile<kGfni, kBlocks, 2 % kTilesPerStep, kRows>(step, q, thresholds, hits);
         break;
       default:
-        scan_tile<kBlocks, 3 % kTilesPerStep, kRows>(step, q, thresholds, hits);
+        scan_tile<kGfni, kBlocks, 3 % kTilesPerStep, kRows>(step, q, thresholds, hits);
     }
   }
 }
 
-template <int kBlocks>
+template <bool kGfni, int kBlocks>
 void scan_blocks(const uint8_t* codes, int32_t tile_begin, int32_t tile_end, const FoldedRows& rows,
                  int32_t num_rows, uint16_t* hits) {
   for (int32_t r = 0; r < num_rows; r += kMaxRowBlock) {
@@ -126,17 +137,36 @@ void scan_blocks(const uint8_t* codes, int32_t tile_begin, int32_t tile_end, con
     const int32_t* thresholds = rows.thresholds + r;
     switch (num_rows - r) {
       case 1:
-        scan_rows<kBlocks, 1>(codes, tile_begin, tile_end, q, thresholds, num_rows, hits + r);
+        scan_rows<kGfni, kBlocks, 1>(codes, tile_begin, tile_end, q, thresholds, num_rows,
+                                     hits + r);
         break;
       case 2:
-        scan_rows<kBlocks, 2>(codes, tile_begin, tile_end, q, thresholds, num_rows, hits + r);
+        scan_rows<kGfni, kBlocks, 2>(codes, tile_begin, tile_end, q, thresholds, num_rows,
+                                     hits + r);
         break;
       case 3:
-        scan_rows<kBlocks, 3>(codes, tile_begin, tile_end, q, thresholds, num_rows, hits + r);
+        scan_rows<kGfni, kBlocks, 3>(codes, tile_begin, tile_end, q, thresholds, num_rows,
+                                     hits + r);
         break;
       default:
-        scan_rows<kBlocks, 4>(codes, tile_begin, tile_end, q, thresholds, num_rows, hits + r);
+        scan_rows<kGfni, kBlocks, 4>(codes, tile_begin, tile_end, q, thresholds, num_rows,
+                                     hits + r);
     }
+  }
+}
+
+template <bool kGfni>
+void scan_any_blocks(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin, int32_t tile_end,
+                     const FoldedRows& rows, int32_t num_rows, uint16_t* hits) {
+  switch (num_blocks) {
+    case 2:
+      return scan_blocks<kGfni, 2>(codes, tile_begin, tile_end, rows, num_rows, hits);
+    case 3:
+      return scan_blocks<kGfni, 3>(codes, tile_begin, tile_end, rows, num_rows, hits);
+    case 4:
+      return scan_blocks<kGfni, 4>(codes, tile_begin, tile_end, rows, num_rows, hits);
+    default:
+      return scan_blocks<kGfni, 8>(codes, tile_begin, tile_end, rows, num_rows, hits);
   }
 }
 
@@ -172,21 +202,20 @@ bool cpu_has_avx512_vnni() {
          __builtin_cpu_supports("avx512vnni");
 }
 
+bool cpu_has_gfni() { return __builtin_cpu_supports("gfni"); }
+
 bool cpu_has_avx2() { return __builtin_cpu_supports("avx2"); }
+
+void scan_tiles_avx512_gfni(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin,
+                            int32_t tile_end, const FoldedRows& rows, int32_t num_rows,
+                            uint16_t* hits) {
+  scan_any_blocks<true>(codes, num_blocks, tile_begin, tile_end, rows, num_rows, hits);
+}
 
 void scan_tiles_avx512_vnni(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin,
                             int32_t tile_end, const FoldedRows& rows, int32_t num_rows,
                             uint16_t* hits) {
-  switch (num_blocks) {
-    case 2:
-      return scan_blocks<2>(codes, tile_begin, tile_end, rows, num_rows, hits);
-    case 3:
-      return scan_blocks<3>(codes, tile_begin, tile_end, rows, num_rows, hits);
-    case 4:
-      return scan_blocks<4>(codes, tile_begin, tile_end, rows, num_rows, hits);
-    default:
-      return scan_blocks<8>(codes, tile_begin, tile_end, rows, num_rows, hits);
-  }
+  scan_any_blocks<false>(codes, num_blocks, tile_begin, tile_end, rows, num_rows, hits);
 }
 
 LD_AVX2 void scan_tiles_avx2(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin,
@@ -216,7 +245,10 @@ LD_AVX2 void scan_tiles_avx2(const uint8_t* codes, int32_t num_blocks, int32_t t
 #else
 
 bool cpu_has_avx512_vnni() { return false; }
+bool cpu_has_gfni() { return false; }
 bool cpu_has_avx2() { return false; }
+void scan_tiles_avx512_gfni(const uint8_t*, int32_t, int32_t, int32_t, const FoldedRows&, int32_t,
+                            uint16_t*) {}
 void scan_tiles_avx512_vnni(const uint8_t*, int32_t, int32_t, int32_t, const FoldedRows&, int32_t,
                             uint16_t*) {}
 void scan_tiles_avx2(const uint8_t*, int32_t, int32_t, int32_t, const FoldedRows&, int32_t,

@@ -8,8 +8,13 @@
 namespace longdecode::cpu {
 
 bool cpu_has_avx512_vnni();
+bool cpu_has_gfni();
 bool cpu_has_avx2();
 
+// With AVX512-VNNI and GFNI.
+void scan_tiles_avx512_gfni(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin,
+                            int32_t tile_end, const FoldedRows& rows, int32_t num_rows,
+                            uint16_t* hits);
 void scan_tiles_avx512_vnni(const uint8_t* codes, int32_t num_blocks, int32_t tile_begin,
                             int32_t tile_end, const FoldedRows& rows, int32_t num_rows,
                             uint16_t* hits);

@@ -58,8 +58,13 @@ class ChunkWalk {
     num_chunks_ = (ceil_div(tiles.end, tiles_per_page) - first_page_) * task.num_heads;
   }
   int64_t num_chunks() const { return num_chunks_; }
-  int64_t page(int64_t i) const { return first_page_ + i / task_.num_heads; }
-  int32_t head(int64_t i) const { return static_cast<int32_t>(i % task_.num_heads); }
+  // 32 bits: a division of 64 takes longer.
+  int64_t page(int64_t i) const {
+    return first_page_ + static_cast<uint32_t>(i) / static_cast<uint32_t>(task_.num_heads);
+  }
+  int32_t head(int64_t i) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(i) % static_cast<uint32_t>(task_.num_heads));
+  }
   const uint8_t* chunk(int64_t i) const {  // nullptr past the end
     if (i >= num_chunks_) return nullptr;
     HeadSource source = source_;
@@ -132,12 +137,12 @@ void SplitScan::scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows]
     ahead.ask();
     found.ask(kFoundLinesPerStep);
     if (i + 1 < walk_.num_chunks()) fold(i + 1);  // one scan early
+    const uint8_t* const chunk = walk_.chunk(i);
     for (int32_t tile = begin; tile < end; tile += kTilesPerStep) {
       ahead.ask();
       found.ask(kFoundLinesPerStep);
-      run_.scan_tiles(walk_.chunk(i), format.num_blocks(), tile,
-                      std::min(tile + kTilesPerStep, end), folded[i % 2], num_rows,
-                      masks + (tile - begin) * num_rows);
+      run_.scan_tiles(chunk, format.num_blocks(), tile, std::min(tile + kTilesPerStep, end),
+                      folded[i % 2], num_rows, masks + (tile - begin) * num_rows);
     }
     heads_[walk_.head(i)]->keep_hits(task_.split, part, first_row, num_rows, masks, found);
   }

@@ -14,7 +14,7 @@ namespace longdecode::cpu {
 // finds waits in L2 until it is attended.
 struct FfdTask {
   static constexpr int32_t kMaxHeads = 8;
-  static constexpr int64_t kMaxTiles = 64;  // whole words of kept tiles
+  static constexpr int64_t kMaxTiles = 128;  // whole words of kept tiles
 
   int32_t batch_idx = 0;
   int32_t first_head = 0;

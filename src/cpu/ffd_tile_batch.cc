@@ -209,11 +209,9 @@ bool TileBatch::make_scores(const Batch& batch, TilePrefetch& keys_ahead,
     if (page != scores_page_) is_finite_ = scores_->take_page(source_.chunk(page));
     scores_page_ = page;
     if (!is_finite_) return false;
-    keys_ahead.advance(TilePrefetch::kWhole / kMaxTiles);
-    values_ahead.advance(TilePrefetch::kWhileScoring / kMaxTiles);
     scores_->score(source_.chunk(page), source_.residuals(page),
                    static_cast<int32_t>(batch.tiles[i] % tiles_per_page),
-                   tile_scores_ + i * kTileTokens);
+                   tile_scores_ + i * kTileTokens, keys_ahead, values_ahead);
   }
   return true;
 }

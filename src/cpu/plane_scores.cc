@@ -178,15 +178,22 @@ LD_AVX512 bool PlaneScores::fold(const PageGrid& grid, int32_t first_row, Folded
 }
 
 LD_AVX512 void PlaneScores::score(const uint8_t* chunk, const uint8_t* residuals, int32_t tile,
-                                  float* scores) const {
+                                  float* scores, TilePrefetch& keys_ahead,
+                                  TilePrefetch& values_ahead) const {
+  constexpr int32_t kPairs = 4;  // of groups
+  constexpr int32_t kSteps = kTileCapacity / kTileTokens * kPairs;
   const int32_t num_blocks = format_.num_blocks();
   const int32_t first_unit = tile * num_blocks;
   // Bits 4 i .. 4 i + 3 of a hit mask's order: tokens 2 i, 2 i + 8, 2 i + 1, 2 i + 9.
   const __m512i tokens = _mm512_set_epi32(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
   for (int32_t first = 0; first < num_rows_; first += kRowChunk) {
     const Folded& folded = folded_[first / kRowChunk];
-    __m512 pairs[4][kRows];
-    for (int32_t pair = 0; pair < 4; ++pair) {
+    __m512 pairs[kPairs][kRows];
+    for (int32_t pair = 0; pair < kPairs; ++pair) {
+      if (first == 0) {
+        keys_ahead.advance(TilePrefetch::kWhole / kSteps);
+        values_ahead.advance(TilePrefetch::kWhileScoring / kSteps);
+      }
       __m512i sums[2][kRows][2];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
@@ -232,7 +239,8 @@ bool PlaneScores::serves(const DecodeDesc&, const DeviceInfo&) { return false; }
 
 // Nothing here is called then.
 bool PlaneScores::take_page(const uint8_t*) { return false; }
-void PlaneScores::score(const uint8_t*, const uint8_t*, int32_t, float*) const {}
+void PlaneScores::score(const uint8_t*, const uint8_t*, int32_t, float*, TilePrefetch&,
+                        TilePrefetch&) const {}
 
 }  // namespace longdecode::cpu
 

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "cpu/tile_prefetch.h"
 #include "cpu/two_plane.h"
 #include "longdecode/attention.h"
 #include "longdecode/types.h"
@@ -33,8 +34,10 @@ class PlaneScores {
   // The page of the tiles that follow. False: a sum is not finite, its scores are another's to
   // make.
   bool take_page(const uint8_t* chunk);
-  // A tile of that page: scores[row * kTileCapacity + token of the tile], unscaled.
-  void score(const uint8_t* chunk, const uint8_t* residuals, int32_t tile, float* scores) const;
+  // A tile of that page: scores[row * kTileCapacity + token of the tile], unscaled. Asks for all of
+  // keys_ahead and TilePrefetch::kWhileScoring of values_ahead in four calls, kTileCapacity tokens.
+  void score(const uint8_t* chunk, const uint8_t* residuals, int32_t tile, float* scores,
+             TilePrefetch& keys_ahead, TilePrefetch& values_ahead) const;
 
  private:
   static constexpr int32_t kRowChunk = 4;

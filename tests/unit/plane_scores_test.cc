@@ -72,7 +72,8 @@ TEST(PlaneScores, AreThoseOfTheExactKeys) {
         ASSERT_TRUE(scores.take_page(c.chunk()));
         std::vector<float> out(static_cast<size_t>(rows * kTileCapacity), NAN);
         for (int32_t tile = 0; tile < 4; ++tile) {
-          scores.score(c.chunk(), c.residuals(), tile, out.data() + tile * kTileTokens);
+          TilePrefetch none(nullptr, 0, 0);
+          scores.score(c.chunk(), c.residuals(), tile, out.data() + tile * kTileTokens, none, none);
         }
         for (int32_t r = 0; r < rows; ++r) {
           for (int32_t t = 0; t < 64; ++t) {
