@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/integer_math.h"
 #include "cpu/paged_rows.h"
@@ -208,6 +210,9 @@ void FfdHead::fold_page(int64_t page, int32_t first_row, const float* thresholds
 
 void FfdHead::keep_hits(int32_t split, const Span& tiles, int32_t first_row, int32_t num_rows,
                         const uint16_t* masks, TileQueue& found) const {
+  // Most pages have no hit; reading their masks tile by tile took a tenth of the scan.
+  const auto* end = masks + (tiles.end - tiles.begin) * num_rows;
+  if (std::accumulate(masks, end, 0u, std::bit_or<>()) == 0) return;
   uint32_t* kept = run_.layout.kept_words(head_idx_, split);
   const int64_t first_tile = split_tiles(split).begin;
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile, masks += num_rows) {

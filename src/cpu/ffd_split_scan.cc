@@ -19,9 +19,11 @@ class ChunkPrefetch {
  public:
   static constexpr int64_t kRuns = 4;
 
-  // steps: calls of ask() for each chunk that is scanned.
-  ChunkPrefetch(int64_t chunk_bytes, int64_t steps)
-      : num_lines_(ceil_div(chunk_bytes, 64)),
+  // steps: calls of ask() for each chunk that is scanned. Grids come first: the first chunk's is
+  // read before the last of the chunks now scanned.
+  ChunkPrefetch(const KvFormat& format, int64_t steps)
+      : num_lines_(ceil_div(format.chunk_bytes(), 64)),
+        first_line_(format.step_offset_bytes() / 64),
         lines_per_step_(ceil_div(num_lines_, kRuns * steps)) {}
   // The next kRuns chunks are chunk(0), chunk(1), ...; nullptr: none.
   template <class Chunk>
@@ -36,13 +38,16 @@ class ChunkPrefetch {
   __attribute__((always_inline)) void ask() {
     const int64_t stop = runs_[0] == nullptr ? 0 : std::min(line_ + lines_per_step_, num_lines_);
     for (; line_ < stop; ++line_) {
-      for (const uint8_t* run : runs_) __builtin_prefetch(run + 64 * line_, 0, 2);
+      int64_t line = first_line_ + line_;
+      if (line >= num_lines_) line -= num_lines_;
+      for (const uint8_t* run : runs_) __builtin_prefetch(run + 64 * line, 0, 2);
     }
   }
 
  private:
   const uint8_t* runs_[kRuns] = {};
   int64_t num_lines_;
+  int64_t first_line_;
   int64_t lines_per_step_;  // of each run
   int64_t line_ = 0;
 };
@@ -123,7 +128,7 @@ void SplitScan::scan_rows(int32_t first_row, const float (*thresholds)[kMaxRows]
     const int32_t head = walk_.head(i);
     heads_[head]->fold_page(walk_.page(i), first_row, thresholds[head], folded[i % 2]);
   };
-  ChunkPrefetch ahead(format.chunk_bytes(), 1 + tiles_per_page_ / kTilesPerStep);
+  ChunkPrefetch ahead(format, 1 + tiles_per_page_ / kTilesPerStep);
   fold(0);
   for (int64_t i = 0; i < walk_.num_chunks(); ++i) {
     const int64_t first_tile = walk_.page(i) * tiles_per_page_;
