@@ -10,11 +10,10 @@
 
 #include "runner/model/batch.h"
 #include "tests/gpu/session_rig.h"
+#include "tests/support/batch_texts.h"
 
 namespace longdecode::runner {
 namespace {
-
-using Texts = std::vector<std::vector<int32_t>>;  // [prompts]
 
 class GpuBatch : public GpuModel {
  protected:
@@ -29,15 +28,8 @@ class GpuBatch : public GpuModel {
   }
   static BatchRequest request(const std::vector<BatchPrompt>& prompts, float temperature,
                               Texts* texts) {
-    texts->assign(prompts.size(), {});
-    BatchRequest request;
-    request.prompts = prompts;
-    request.sampler = {.temperature = temperature, .top_k = 0, .top_p = 1.0f, .seed = 0};
-    request.on_token = [texts](int64_t prompt_idx, int32_t token) {
-      (*texts)[static_cast<size_t>(prompt_idx)].push_back(token);
-      return TokenVerdict::kContinue;
-    };
-    return request;
+    return text_request(prompts, {.temperature = temperature, .top_k = 0, .top_p = 1.0f, .seed = 0},
+                        texts);
   }
   static SessionOptions batched(Method method, int32_t max_batch) {
     SessionOptions options = Rig::options();

@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "runner/model/batch.h"
+#include "tests/support/batch_texts.h"
 #include "tests/unit/model_session_fixture.h"
 
 namespace longdecode::runner {
 namespace {
-
-using Texts = std::vector<std::vector<int32_t>>;  // [prompts]
 
 class BatchTest : public SessionTest {
  protected:
@@ -32,15 +31,9 @@ class BatchTest : public SessionTest {
 
   static BatchRequest request(const std::vector<BatchPrompt>& prompts, float temperature,
                               Texts* texts) {
-    texts->assign(prompts.size(), {});
-    BatchRequest request;
-    request.prompts = prompts;
-    request.sampler.temperature = temperature;
-    request.on_token = [texts](int64_t prompt_idx, int32_t token) {
-      (*texts)[static_cast<size_t>(prompt_idx)].push_back(token);
-      return TokenVerdict::kContinue;
-    };
-    return request;
+    SamplerOptions sampler;
+    sampler.temperature = temperature;
+    return text_request(prompts, sampler, texts);
   }
 
   // What the prompt gives in a session of its own.
