@@ -183,6 +183,14 @@ class Generate(CommandTest):
         self.assertGreater(batch["decode_tok_s"], 0)
         self.assertGreater(batch["total_tok_s"], 0)
 
+    def test_seeds_of_several_prompts_are_seeds_of_single_ones(self):
+        flags = ("-n", "6", "--temp", "1.5", "-c", "64")
+        batch = self.generate("-p", STORY, "-p", STORY, *flags, "-s", 2**32 - 1)["prompts"]
+        self.assertEqual([one["seed"] for one in batch], [2**32 - 1, 0])
+        for one in batch:
+            alone = self.generate("-p", STORY, *flags, "-s", one["seed"])
+            self.assertEqual(alone["token_ids"], one["token_ids"])
+
     def test_several_prompts_end_each_on_its_own(self):
         with tempfile.TemporaryDirectory() as name:
             paths = [os.path.join(name, file) for file in ("a.txt", "b.txt")]

@@ -148,7 +148,7 @@ Result<std::vector<Continued>> encode_prompts(const GenerateOptions& options, ui
                                                            count, model.config().context_len));
     one.num_predict = room.num_predict;
     one.result.prompt_tokens = count;
-    one.result.seed = seed + i;
+    one.result.seed = prompt_seed(seed, i);
     one.result.stop_reason = room.num_predict < options.num_predict ? "context" : "length";
     if (!options.prompt.file_paths.empty()) one.result.file = options.prompt.file_paths[i];
   }

@@ -112,6 +112,10 @@ uint64_t choose_seed(int64_t seed) {
   return seed >= 0 ? static_cast<uint64_t>(seed) : uint64_t{std::random_device()()};
 }
 
+uint64_t prompt_seed(uint64_t seed, size_t prompt_idx) {
+  return (seed + prompt_idx) & static_cast<uint64_t>(kMaxSeed);
+}
+
 Status check_prompt_options(const CLI::App& command, PromptOptions& options) {
   if (options.model_path.empty()) {
     return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");

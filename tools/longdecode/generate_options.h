@@ -57,6 +57,8 @@ std::string decode_method(const GenerateOptions& options, int64_t context_len);
 
 // Of --seed: itself, or a random one for -1.
 uint64_t choose_seed(int64_t seed);
+// Of one of several prompts: what -s takes for a run of this prompt alone.
+uint64_t prompt_seed(uint64_t seed, size_t prompt_idx);
 
 // several: -p and -f may be given more than once.
 void add_prompt_options(CLI::App& command, PromptOptions& options, bool several);
