@@ -44,14 +44,17 @@ class Device(unittest.TestCase):
     @unittest.skipIf(CUDA["available"], NO_GPU)
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_auto_says_why_it_runs_on_the_cpu(self):
-        result = run("generate", "-m", MODEL, "-p", "a", "-n", "2", "--temp", "0", "--json", "-",
-                     env={"LONGDECODE_DEVICE": "auto"})
-        self.assertEqual(result.returncode, 0, result.stderr)
-        report = json.loads(result.stdout)
-        self.assertEqual((report["device"], report["kv_type"]), ("cpu", "f16"))
-        notes = [line for line in result.stderr.decode().splitlines() if "note:" in line]
         expected = [f"longdecode: note: on the CPU, because {CUDA['reason']}"] if IS_BUILT else []
-        self.assertEqual(notes, expected)
+        for command, num_rows in ((["generate", "-p", "a", "-n", "2", "--temp", "0"], 1),
+                                  (["bench", "model", "-n", "1", "-p", "0", "-r", "1"], 2)):
+            result = run(*command, "-m", MODEL, "--json", "-", env={"LONGDECODE_DEVICE": "auto"})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(result.stdout)
+            rows = report if isinstance(report, list) else [report]
+            self.assertEqual([(row["device"], row["kv_type"]) for row in rows],
+                             [("cpu", "f16")] * num_rows)
+            notes = [line for line in result.stderr.decode().splitlines() if "note:" in line]
+            self.assertEqual(notes, expected)
 
     @unittest.skipUnless(FAKE_DRIVER, "no fake driver (LONGDECODE_FAKE_DRIVER)")
     def test_drivers_that_do_not_serve(self):

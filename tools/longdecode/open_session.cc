@@ -24,6 +24,14 @@ bool is_of_the_device(StatusCode code) {
          code == StatusCode::kOutOfMemory;
 }
 
+// Once a reason: bench model opens a session for every method.
+void print_why_on_cpu(const std::string& reason) {
+  static std::string printed;
+  if (reason == printed) return;
+  printed = reason;
+  print_note(fmt::format("on the CPU, because {}", reason));
+}
+
 constexpr int64_t kMebibyte = 1 << 20;
 
 // Pages for the longest sequences that can be in the cache at once.
@@ -65,7 +73,7 @@ Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
   if (flags.device == "auto" && find_backend(DeviceType::kCuda).ok()) {
     Result<runner::Session> session = open_on_cuda(model, flags, options, progress, room);
     if (session.ok() || !is_of_the_device(session.status().code())) return session;
-    print_note(fmt::format("on the CPU, because {}", session.status().message()));
+    print_why_on_cpu(session.status().message());
   }
   return runner::Session::create(std::move(model), options);
 }
