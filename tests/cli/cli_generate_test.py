@@ -182,6 +182,7 @@ class Generate(CommandTest):
                          (sum(one["prompt_tokens"] for one in alone), 24, 1))
         self.assertGreater(batch["decode_tok_s"], 0)
         self.assertGreater(batch["total_tok_s"], 0)
+        self.assertGreater(batch["timing"]["decode"]["sampling_s"], 0)
 
     def test_seeds_of_several_prompts_are_seeds_of_single_ones(self):
         flags = ("-n", "6", "--temp", "1.5", "-c", "64")

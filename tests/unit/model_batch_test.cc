@@ -220,7 +220,7 @@ class AheadRunner final : public StepRunner {
     return feed({&sequence, 1}, count);
   }
   Status begin_batch(const SamplerOptions&, std::span<const int32_t>) override { return Status(); }
-  Result<int32_t> choose_first(const BatchMember& member, const float*) override {
+  Result<int32_t> choose_first(const BatchMember& member, const float*, StepTimes*) override {
     return static_cast<int32_t>(member.seed);
   }
   Status decode_batch(std::span<const BatchMember> members, int64_t max_steps, const OnRow& on_row,

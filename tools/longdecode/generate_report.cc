@@ -191,6 +191,7 @@ void finish(BatchResult& result) {
   }
   run.prefill_s = run.stats.prefill_times.total_s;
   run.decode_s = run.stats.decode_times.total_s;
+  run.sampling_s = run.stats.decode_times.sampling_s;
 }
 
 std::string report_table(const GenerateResult& result) {

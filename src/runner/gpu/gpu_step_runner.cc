@@ -102,7 +102,7 @@ class GpuStepRunner final : public StepRunner {
   }
 
   // The prefill has left the logits, banned tokens among them, on the device, too.
-  Result<int32_t> choose_first(const BatchMember& member, const float*) override {
+  Result<int32_t> choose_first(const BatchMember& member, const float*, StepTimes*) override {
     const cuda::DeviceGuard guard(options_.device.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     int32_t first = -1;

@@ -90,8 +90,9 @@ class BatchRun {
       }
     }
     watch.lap(&target_.prefill_times->total_s);
-    LD_ASSIGN_OR_RETURN(const int32_t token,
-                        target_.runner->choose_first(active->member, logits_.data()));
+    LD_ASSIGN_OR_RETURN(
+        const int32_t token,
+        target_.runner->choose_first(active->member, logits_.data(), target_.decode_times));
     deliver(token, active);
     watch.lap(&target_.decode_times->total_s);
     return error_;

@@ -46,13 +46,14 @@ class CpuStepRunner final : public StepRunner {
     return Status();
   }
 
-  Result<int32_t> choose_first(const BatchMember& member, const float* logits) override {
+  Result<int32_t> choose_first(const BatchMember& member, const float* logits,
+                               StepTimes* times) override {
     SamplerOptions sampler = batch_sampler_;
     sampler.seed = member.seed;
     LD_ASSIGN_OR_RETURN(Sampler created, Sampler::create(sampler));
     samplers_.insert_or_assign(member.sequence, std::move(created));
     batch_logits_.assign(logits, logits + model_->config().vocab_size);
-    return choose(member.sequence);
+    return choose(member.sequence, times);
   }
 
   // One sequence after the other: there is no work that they could share.
@@ -66,7 +67,7 @@ class CpuStepRunner final : public StepRunner {
         LD_ASSIGN_OR_RETURN(const int64_t position, cache_->kv_len(sequence));
         LD_RETURN_IF_ERROR(
             run({{&row[m], 1}, position, true, batch_logits_.data(), times}, sequence));
-        LD_ASSIGN_OR_RETURN(row[m], choose(sequence));
+        LD_ASSIGN_OR_RETURN(row[m], choose(sequence, times));
       }
       if (!on_row(row)) break;
     }
@@ -114,11 +115,14 @@ class CpuStepRunner final : public StepRunner {
   }
 
   // From batch_logits_.
-  Result<int32_t> choose(SequenceId sequence) {
+  Result<int32_t> choose(SequenceId sequence, StepTimes* times) {
+    Stopwatch watch;
     for (const int32_t token : banned_) {
       batch_logits_[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
     }
-    return samplers_.at(sequence).sample(batch_logits_);
+    Result<int32_t> token = samplers_.at(sequence).sample(batch_logits_);
+    watch.lap(&times->sampling_s);
+    return token;
   }
 
   std::shared_ptr<const Model> model_;

@@ -102,8 +102,8 @@ struct StepTimes {
   double linear_s = 0.0;
   double attention_s = 0.0;
   double append_s = 0.0;
+  double sampling_s = 0.0;  // generate_batch on the CPU
   double total_s = 0.0;
-  double rest_s() const { return total_s - linear_s - attention_s - append_s; }
 };
 
 // CUDA Graphs of a session's decode steps.

@@ -56,7 +56,8 @@ class StepRunner {
   // sampler's seed is not used: every member has its own.
   virtual Status begin_batch(const SamplerOptions& sampler, std::span<const int32_t> banned) = 0;
   // The first token of a sequence that `run` has just prefilled, whose logits are given.
-  virtual Result<int32_t> choose_first(const BatchMember& member, const float* logits) = 0;
+  virtual Result<int32_t> choose_first(const BatchMember& member, const float* logits,
+                                       StepTimes* times) = 0;
   // Feeds every member its token and chooses its next one, and so on, max_steps times. on_row gets
   // the tokens of each step, one for each member. After it has returned false, at most one row
   // follows, which was under way. In the end every member's last token is not fed yet.
