@@ -188,17 +188,19 @@ void softmax_rows(const QueryRows& rows, const RowRun& run, const RowState& stat
 #if HWY_TARGET == HWY_AVX3
 static_assert(kLanes == AmxTiles::kBlockRows);
 
-// softmax_rows for scores in columns, [token][kLanes] of a whole tile: the rows of the run are the
-// first lanes, and no step goes across lanes.
-void softmax_columns(const QueryRows& rows, const RowRun& run, const RowState& state,
-                     float* HWY_RESTRICT scores, float* HWY_RESTRICT rescale) {
+// softmax_rows for scores in columns, a whole tile of [token][kLanes]. Returns where the columns of
+// the run begin: at any row, so at no multiple of a vector. From there on the rows of the run are
+// the first lanes, and no step goes across lanes.
+float* softmax_columns(const QueryRows& rows, const RowRun& run, const RowState& state,
+                       float* HWY_RESTRICT block, float* HWY_RESTRICT rescale) {
   const F32 d;
   constexpr size_t kSums = 4;  // chains of additions
   float scale = rows.softmax_scale;
   if (rows.soft_cap > 0.0f) {
-    scale_scores(scale, rows.soft_cap, kTileCapacity * kLanes, scores);
+    scale_scores(scale, rows.soft_cap, kTileCapacity * kLanes, block);  // whole vectors
     scale = 1.0f;
   }
+  float* scores = block + run.begin % kRowChunk;
   VecF32 max[kSums];
   for (VecF32& v : max) v = hn::Set(d, -HUGE_VALF);
   for (size_t i = 0; i < kTileCapacity; ++i) {
@@ -225,6 +227,7 @@ void softmax_columns(const QueryRows& rows, const RowRun& run, const RowState& s
   hn::BlendedStore(new_m, is_row, d, state.m + run.begin);
   hn::BlendedStore(hn::MulAdd(l, factor, total), is_row, d, state.l + run.begin);
   hn::StoreU(factor, d, rescale);
+  return scores;
 }
 #endif
 
@@ -286,8 +289,7 @@ void AttendTile(const Tile& tile, const QueryRows& rows, const RowState& state,
 #if HWY_TARGET == HWY_AVX3
     if (on_amx && run.visible.end - run.visible.begin == kTileCapacity) {
       rows.amx->score(run.begin, prefetch, scores);
-      float* columns = scores + run.begin % kRowChunk;
-      softmax_columns(rows, run, state, columns, rescale);
+      const float* columns = softmax_columns(rows, run, state, scores, rescale);
       rows.amx->accumulate(run.count, columns, rescale, prefetch, o);
       continue;
     }

@@ -90,5 +90,18 @@ TEST(MlaOp, Case27CapWindowAndSinks) {
   EXPECT_EQ(run_and_check(specs), "");
 }
 
+// Query tokens that see different tokens, of heads that no multiple of 16 divides: rows of a tile
+// begin anywhere in a vector.
+TEST(MlaOp, QuickCase27CapOfQueryTokens) {
+  std::vector<ProblemSpec> specs;
+  for (const int32_t heads : {3, 9, 31}) {
+    specs.push_back(mla_spec(DType::kBF16, heads, 64, {200, 65}));
+    specs.back().query_len = 3;
+    specs.back().score_deviation = 3.0;
+    specs.back().desc.soft_cap = 4.0f;
+  }
+  EXPECT_EQ(run_and_check(specs), "");
+}
+
 }  // namespace
 }  // namespace longdecode::testing
