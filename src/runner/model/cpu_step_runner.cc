@@ -42,7 +42,6 @@ class CpuStepRunner final : public StepRunner {
   Status begin_batch(const SamplerOptions& sampler, std::span<const int32_t> banned) override {
     batch_sampler_ = sampler;
     banned_ = banned;
-    samplers_.clear();
     return Status();
   }
 
@@ -72,6 +71,11 @@ class CpuStepRunner final : public StepRunner {
       if (!on_row(row)) break;
     }
     return Status();
+  }
+
+  void end_batch() override {
+    samplers_.clear();
+    banned_ = {};
   }
 
   void fill(SessionStats* stats) const override { decode_attention_.fill(stats); }
