@@ -35,8 +35,6 @@
 namespace longdecode::tool {
 namespace {
 
-constexpr int32_t kMaxBatch = 8;
-
 constexpr const char* kFooter = R"(
 Rows as llama-bench has them: ppP @ dD is the prefill of P tokens after D tokens of context, tgN @
 dD are N decode steps there, without sampling. The context is filled once per method and depth and
@@ -281,10 +279,10 @@ bool is_model_given(const BenchModelOptions& options) {
 
 Status check_batches(const BenchModelOptions& options, bool is_random) {
   for (const int32_t batch : options.batches) {
-    if (batch >= 1 && batch <= (is_random ? kMaxBatch : 1)) continue;
-    return invalid_argument(
-        "--batch is {}; allowed: {}", batch,
-        is_random ? fmt::format("1 to {}", kMaxBatch) : "1 (more with --random-weights alone)");
+    if (batch >= 1 && batch <= (is_random ? runner::kMaxCudaBatch : 1)) continue;
+    return invalid_argument("--batch is {}; allowed: {}", batch,
+                            is_random ? fmt::format("1 to {}", runner::kMaxCudaBatch)
+                                      : "1 (more with --random-weights alone)");
   }
   return {};
 }
