@@ -28,18 +28,21 @@ __global__ void read_kernel(const uint4* g_from, int64_t count, uint4* g_sink) {
   if (x == 0x12345677u) g_sink->x = x;  // keeps the loads alive
 }
 
-}  // namespace
-
-cudaError_t stream_read(const void* g_from, int64_t num_bytes, void* g_sink, cudaStream_t stream) {
-  read_kernel<true><<<1056, 512, 0, stream>>>(static_cast<const uint4*>(g_from), num_bytes / 16,
-                                              static_cast<uint4*>(g_sink));
+template <bool kEvictFirst>
+cudaError_t launch_read(const void* g_from, int64_t num_bytes, void* g_sink, cudaStream_t stream) {
+  read_kernel<kEvictFirst><<<1056, 512, 0, stream>>>(static_cast<const uint4*>(g_from),
+                                                     num_bytes / 16, static_cast<uint4*>(g_sink));
   return cudaGetLastError();
 }
 
+}  // namespace
+
+cudaError_t stream_read(const void* g_from, int64_t num_bytes, void* g_sink, cudaStream_t stream) {
+  return launch_read<true>(g_from, num_bytes, g_sink, stream);
+}
+
 cudaError_t fill_l2(const void* g_from, int64_t num_bytes, void* g_sink, cudaStream_t stream) {
-  read_kernel<false><<<1056, 512, 0, stream>>>(static_cast<const uint4*>(g_from), num_bytes / 16,
-                                               static_cast<uint4*>(g_sink));
-  return cudaGetLastError();
+  return launch_read<false>(g_from, num_bytes, g_sink, stream);
 }
 
 }  // namespace longdecode::gpu_bench
