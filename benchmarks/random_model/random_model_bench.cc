@@ -86,7 +86,7 @@ class PlantedRuns {
   Result<double> run(GpuDecoder* decoder, DecodeLoop* loop, int64_t num_steps) {
     LD_ASSIGN_OR_RETURN(const std::vector<SequenceId> forks, planted_.fork());
     const std::vector<int32_t> ids(forks.size(), 1);
-    LD_RETURN_IF_ERROR(decoder->set_ids(ids.data(), static_cast<int64_t>(ids.size())));
+    LD_RETURN_IF_ERROR(decoder->set_ids(ids));
     LD_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream_), "preparing a run"));
     runner::DecodeLoopRequest request;
     request.sampler.temperature = 0.0f;

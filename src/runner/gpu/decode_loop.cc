@@ -102,7 +102,7 @@ Status DecodeLoop::launch(const StepKind& kind, int64_t longest_kv_len) {
 
 Status DecodeLoop::step(std::span<const SequenceId> sequences, std::span<const int32_t> ids) {
   LD_RETURN_IF_ERROR(upload_lens(sequences));
-  LD_RETURN_IF_ERROR(decoder_->set_ids(ids.data(), static_cast<int64_t>(ids.size())));
+  LD_RETURN_IF_ERROR(decoder_->set_ids(ids));
   LD_RETURN_IF_ERROR(reserve(sequences, 1));
   LD_RETURN_IF_ERROR(launch({batch_, false, {}}, longest_kv_len_));
   return commit(1);

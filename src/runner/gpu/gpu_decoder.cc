@@ -27,6 +27,15 @@ static_assert(kMaxCudaBatch == cuda::kMaxLinearTokens);
 // Of the lengths of a prefill's slices, which are aligned to 16 bytes.
 constexpr int64_t kSliceLenStride = 4;
 
+// In the order of the stream; the values may go when it returns unless they are pinned.
+template <typename T>
+Status upload(std::span<const T> values, const DeviceBuffer& to, const char* what,
+              cudaStream_t stream) {
+  const cudaError_t error = cudaMemcpyAsync(to.data(), values.data(), values.size_bytes(),
+                                            cudaMemcpyHostToDevice, stream);
+  return cuda_status(error, what);
+}
+
 // Prefill attends densely to the stored keys, whatever the format.
 Result<BoundPlan> make_prefill_plan(const ModelConfig& config, const SessionOptions& options,
                                     const KvFormat& format, cudaStream_t stream) {
@@ -113,35 +122,25 @@ Status GpuDecoder::allocate(int64_t max_tokens) {
                      "cudaHostAlloc of the token history");
 }
 
-Status GpuDecoder::set_ids(const int32_t* ids, int64_t count) {
-  return cuda_status(cudaMemcpyAsync(ids_.data(), ids, static_cast<size_t>(4 * count),
-                                     cudaMemcpyHostToDevice, stream_),
-                     "cudaMemcpyAsync of token ids");
+Status GpuDecoder::set_ids(std::span<const int32_t> ids) {
+  return upload(ids, ids_, "cudaMemcpyAsync of token ids", stream_);
 }
 
 Status GpuDecoder::set_logits(const float* logits) {
-  return cuda_status(
-      cudaMemcpyAsync(logits_.data(), logits, 4 * static_cast<size_t>(config_.vocab_size),
-                      cudaMemcpyHostToDevice, stream_),
-      "cudaMemcpyAsync of logits");
+  const std::span<const float> row(logits, static_cast<size_t>(config_.vocab_size));
+  return upload(row, logits_, "cudaMemcpyAsync of logits", stream_);
 }
 
 Status GpuDecoder::set_kv_lens(std::span<const int32_t> kv_lens) {
-  return cuda_status(cudaMemcpyAsync(kv_lens_.data(), kv_lens.data(), kv_lens.size_bytes(),
-                                     cudaMemcpyHostToDevice, stream_),
-                     "cudaMemcpyAsync of lengths");
+  return upload(kv_lens, kv_lens_, "cudaMemcpyAsync of lengths", stream_);
 }
 
 Status GpuDecoder::set_positions(std::span<const int32_t> positions) {
-  return cuda_status(cudaMemcpyAsync(positions_.data(), positions.data(), positions.size_bytes(),
-                                     cudaMemcpyHostToDevice, stream_),
-                     "cudaMemcpyAsync of positions");
+  return upload(positions, positions_, "cudaMemcpyAsync of positions", stream_);
 }
 
 Status GpuDecoder::set_seeds(std::span<const uint64_t> seeds) {
-  return cuda_status(cudaMemcpyAsync(seeds_.data(), seeds.data(), seeds.size_bytes(),
-                                     cudaMemcpyHostToDevice, stream_),
-                     "cudaMemcpyAsync of seeds");
+  return upload(seeds, seeds_, "cudaMemcpyAsync of seeds", stream_);
 }
 
 Status GpuDecoder::ban(std::span<const int32_t> tokens) {
@@ -149,9 +148,8 @@ Status GpuDecoder::ban(std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) {
     bias[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
   }
-  return cuda_status(cudaMemcpyAsync(logit_bias_.data(), bias.data(), 4 * bias.size(),
-                                     cudaMemcpyHostToDevice, stream_),
-                     "cudaMemcpyAsync of banned tokens");
+  return upload(std::span<const float>(bias), logit_bias_, "cudaMemcpyAsync of banned tokens",
+                stream_);
 }
 
 Result<GpuDecodeSums> GpuDecoder::sums() {
@@ -338,9 +336,8 @@ Status GpuDecoder::enqueue_slices(const KvCache& cache, int64_t first_position, 
     const int64_t end = std::min<int64_t>(done + kSliceTokens, count);
     lens.insert(lens.end(), kSliceLenStride, static_cast<int32_t>(first_position + end));
   }
-  LD_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(slice_lens_.data(), lens.data(), 4 * lens.size(),
-                                                 cudaMemcpyHostToDevice, stream_),
-                                 "cudaMemcpyAsync of lengths"));
+  LD_RETURN_IF_ERROR(
+      upload(std::span<const int32_t>(lens), slice_lens_, "cudaMemcpyAsync of lengths", stream_));
   Slice slice;
   slice.batch = cache.step();
   slice.batch.query_lens = nullptr;

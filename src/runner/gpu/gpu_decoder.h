@@ -60,7 +60,7 @@ class GpuDecoder {
 
   // Host to device: the tokens that the next step is fed with, and the lengths that it has, its
   // own tokens included.
-  Status set_ids(const int32_t* ids, int64_t count);
+  Status set_ids(std::span<const int32_t> ids);
   Status set_kv_lens(std::span<const int32_t> kv_lens);
   // Of the sequences whose tokens are sampled from now on: the position of the next token, which
   // every sample counts on, and the seed.
@@ -77,8 +77,8 @@ class GpuDecoder {
   Status enqueue_sample(int32_t batch, const SamplerOptions& options);
   // Adds what the step reported to the sums and one token to every length.
   Status enqueue_end(int32_t batch);
-  // set_ids(count) tokens of the only sequence of the reserved step, with first_position tokens
-  // before them, written to every layer; the last one's logits on request.
+  // The first `count` ids of set_ids, tokens of the only sequence of the reserved step, with
+  // first_position tokens before them, written to every layer; the last one's logits on request.
   Status enqueue_prefill(KvCache* cache, int64_t first_position, int64_t count, bool wants_logits);
 
   // Logits of the last step's tokens again: after ban.

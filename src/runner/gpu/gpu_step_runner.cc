@@ -132,7 +132,7 @@ class GpuStepRunner final : public StepRunner {
       LD_ASSIGN_OR_RETURN(const int64_t kv_len, cache_->kv_len(member.sequence));
       first_positions.push_back(kv_len);
     }
-    LD_RETURN_IF_ERROR(decoder_->set_ids(ids.data(), static_cast<int64_t>(ids.size())));
+    LD_RETURN_IF_ERROR(decoder_->set_ids(ids));
     DecodeLoopRequest loop;
     loop.sampler = batch_sampler_;
     loop.seeds = seeds;
@@ -171,7 +171,7 @@ class GpuStepRunner final : public StepRunner {
   Status prefill(const ModelStep& step, SequenceId sequence) {
     const auto count = static_cast<int32_t>(step.tokens.size());
     LD_RETURN_IF_ERROR(cache_->reserve({&sequence, 1}, {&count, 1}));
-    LD_RETURN_IF_ERROR(decoder_->set_ids(step.tokens.data(), count));
+    LD_RETURN_IF_ERROR(decoder_->set_ids(step.tokens));
     LD_RETURN_IF_ERROR(
         decoder_->enqueue_prefill(cache_, step.first_position, count, step.logits != nullptr));
     return cache_->commit();
