@@ -37,7 +37,7 @@ class Attender {
         lane_(ptx::thread_index() & 31),
         tile_shift_(params.page_shift - 4),
         first_round_(counts.num_rounds),
-        max_parity_(counts.num_items & 1),
+        item_parity_(counts.num_items & 1),
         context_(context),
         maxima_(params, storage, context, uniform(ptx::thread_index() / 32),
                 ptx::thread_index() & 31),
@@ -50,7 +50,7 @@ class Attender {
   __device__ __forceinline__ int run() {
     if (p_.is_dense) {
       let_rings_start();
-      __syncthreads();
+      wait_for_query();
     }
     // One copy of the code that reads and scores tiles serves both passes: instructions come from
     // memory as cold as the cache does.
@@ -62,11 +62,12 @@ class Attender {
       if (finds_max) {
         maxima_.publish();
         // The warps that scan are through with their part of the slots.
-        ptx::mbarrier_wait(ptx::shared_address(&s_.pseudo_max_full), max_parity_);
+        ptx::mbarrier_wait(ptx::shared_address(&s_.pseudo_max_full), item_parity_);
       }
     }
     store_state<C>(state_, s_slots_, s_, warp_, lane_);
     if (warp_ == 0 && lane_ == 0) s_.num_hits = num_hits_;
+    arrive_warp(s_.states_full);
     return num_rounds_;
   }
 
@@ -74,6 +75,10 @@ class Attender {
   // The scan warps start their rings behind the first tile of this warp.
   __device__ __forceinline__ void let_rings_start() {
     ptx::named_barrier_arrive(kFirstTilesBarrier, C::kThreads);
+  }
+
+  __device__ __forceinline__ void wait_for_query() {
+    ptx::mbarrier_wait(ptx::shared_address(&s_.query_full), item_parity_);
   }
 
   __device__ __forceinline__ void mark_kept(int tile) const {
@@ -196,7 +201,7 @@ class Attender {
         let_rings_start();
         is_first = false;
       } else if (!has_query) {
-        __syncthreads();  // the query is there
+        wait_for_query();
         has_query = true;
       }
       if (current != kNotYet) {
@@ -276,7 +281,7 @@ class Attender {
   const uint32_t s_query_, s_slots_;
   const int warp_, lane_, tile_shift_;
   const int first_round_;  // of the item, over all items of the CTA
-  const uint32_t max_parity_;
+  const uint32_t item_parity_;
   const ItemContext<C>& context_;
   PseudoMax<C> maxima_;
   const HeadSource<C> source_;

@@ -96,7 +96,8 @@ struct Config {
     uint64_t round_full[kRounds], round_empty[kRounds];
     uint8_t hits[kRounds][8];
     int page_ids[kRounds][kScanWarps];
-    uint64_t pseudo_max_full;
+    // Once an item: the query rows are there; the pseudo-max is; the attend warps' results are.
+    uint64_t query_full, pseudo_max_full, states_full;
     float warp_max[kMaxRows][kScanWarps + kAttendWarps];  // unscaled scores
     int num_hits;                                         // of the split
     float2 warp_sums[kAttendWarps][8];  // (max in log2 units, sum) of the rows of the block

@@ -320,11 +320,12 @@ __device__ __forceinline__ void store_partial(float* g_own, int element, const M
   }
 }
 
-// By the warps that scan, after their last page; those that attend come to the barrier when their
-// states are stored.
+// By the warps that scan, after their last page. item_parity: of the barrier of the states of those
+// that attend.
 template <class C>
 __device__ __forceinline__ void finish_item(const Params& p, ItemContext<C>& context,
-                                            typename C::SharedStorage& s, uint32_t s_base) {
+                                            typename C::SharedStorage& s, uint32_t s_base,
+                                            uint32_t item_parity) {
   const Item& item = context.item;
   const int others = item.num_splits - 1;
   const bool is_last = item.split == others;
@@ -332,7 +333,7 @@ __device__ __forceinline__ void finish_item(const Params& p, ItemContext<C>& con
   float* g_own = g_first + item.split * int64_t{C::kPartialFloats};
   float2 values[C::kMergePairs] = {};
   if (is_last && others > 0) merge_splits<C>(s, g_first, others, values);
-  __syncthreads();
+  ptx::mbarrier_wait(ptx::shared_address(&s.states_full), item_parity);
   context.num_hits = s.num_hits + (is_last && others > 0 ? s.other_hits : 0);
 #pragma unroll
   for (int i = 0; i < C::kMergePairs; ++i) {

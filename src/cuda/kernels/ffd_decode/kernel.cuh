@@ -56,14 +56,13 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
       if constexpr (C::kMovesRegisters) ptx::decrease_registers<C::kScanRegisters>();
       Scanner<C> scanner(p, s, s_base, context, counts, ring);
       counts.num_rounds += scanner.run();
-      finish_item<C>(p, context, s, s_base);
+      finish_item<C>(p, context, s, s_base, counts.num_items & 1);
       if constexpr (C::kMovesRegisters) ptx::increase_registers<C::kSharedRegisters>();
     } else {
       if constexpr (C::kMovesRegisters) ptx::increase_registers<C::kAttendRegisters>();
       Attender<C> attender(p, s, s_base, context, counts);
       counts.num_rounds += attender.run();
       if constexpr (C::kMovesRegisters) ptx::decrease_registers<C::kSharedRegisters>();
-      __syncthreads();  // finish_item
     }
     ++counts.num_items;
   }

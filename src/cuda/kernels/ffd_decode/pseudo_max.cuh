@@ -59,10 +59,7 @@ class PseudoMax {
       }
     }
   }
-  __device__ __forceinline__ void publish() {
-    __syncwarp();
-    if (ptx::elect_lane()) ptx::mbarrier_arrive(ptx::shared_address(&s_.pseudo_max_full));
-  }
+  __device__ __forceinline__ void publish() { arrive_warp(s_.pseudo_max_full); }
 
  private:
   const Params& p_;

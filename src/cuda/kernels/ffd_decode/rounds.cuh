@@ -35,11 +35,19 @@ __device__ __forceinline__ void init_barriers(const Params& p, typename C::Share
         ptx::mbarrier_init(ptx::shared_address(&s.chunk_full[warp][i]), ChunkRing::kArrivals<C>);
       }
     } else if (warp == C::kScanWarps) {
+      ptx::mbarrier_init(ptx::shared_address(&s.query_full), C::kScanWarps);
       ptx::mbarrier_init(ptx::shared_address(&s.pseudo_max_full), C::kScanWarps + C::kAttendWarps);
+      ptx::mbarrier_init(ptx::shared_address(&s.states_full), C::kAttendWarps);
     }
     ptx::fence_mbarrier_init();
   }
   __syncwarp();
+}
+
+// By a warp that is through with its part of what the barrier stands for.
+__device__ __forceinline__ void arrive_warp(uint64_t& s_barrier) {
+  __syncwarp();
+  if (ptx::elect_lane()) ptx::mbarrier_arrive(ptx::shared_address(&s_barrier));
 }
 
 // The largest score of a row over the always attended tokens, unscaled.

@@ -25,7 +25,7 @@ class Scanner {
         lane_(ptx::thread_index() & 31),
         tile_shift_(params.page_shift - 4),
         first_round_(counts.num_rounds),
-        max_parity_(counts.num_items & 1),
+        item_parity_(counts.num_items & 1),
         context_(context),
         source_(params, context.item.sequence, context.item.kv_head),
         pages_(params, context.item, context.spans),
@@ -47,7 +47,8 @@ class Scanner {
     ptx::named_barrier_sync(kFirstTilesBarrier, C::kThreads);
     for (int i = 0; i < p_.num_stages; ++i) issue();
     ptx::copy_async_wait<0>();
-    __syncthreads();  // the query is there
+    arrive_warp(s_.query_full);
+    ptx::mbarrier_wait(ptx::shared_address(&s_.query_full), item_parity_);
     if (!p_.is_dense) find_max(first_recent, recent);
     LaneQuery<C> lane_query;
     if constexpr (C::kTwoLanesFold) lane_query.load(s_query_, 0, lane_);
@@ -181,7 +182,7 @@ class Scanner {
     return hits;
   }
   __device__ __forceinline__ void wait_for_max() {
-    ptx::mbarrier_wait(ptx::shared_address(&s_.pseudo_max_full), max_parity_);
+    ptx::mbarrier_wait(ptx::shared_address(&s_.pseudo_max_full), item_parity_);
     knows_max_ = true;
   }
 
@@ -221,7 +222,7 @@ class Scanner {
   const uint32_t s_query_, s_recent_;
   const int warp_, lane_, tile_shift_;
   const int first_round_;  // of the item, over all items of the CTA
-  const uint32_t max_parity_;
+  const uint32_t item_parity_;
   const ItemContext<C>& context_;
   const HeadSource<C> source_;
   const SplitPages pages_;
