@@ -41,22 +41,20 @@ struct ChunkRing {
   template <class C>
   static constexpr int kArrivals = C::kIsSm80 ? 32 : 1;
 
-  // By one lane.
-  __device__ __forceinline__ void issue(const Params& p, const uint8_t* g_chunk) const {
-    ptx::mbarrier_arrive_expect_tx(s_barriers + 8 * issue_stage, p.chunk_bytes);
-    ptx::bulk_load(s_chunks + issue_stage * p.chunk_bytes, g_chunk, p.chunk_bytes,
-                   s_barriers + 8 * issue_stage);
-  }
-  // By all lanes: sm_80 has no bulk copies.
-  __device__ __forceinline__ void issue_by_lanes(const Params& p, const uint8_t* g_chunk,
-                                                 int lane) const {
+  // By a warp: one lane asks for a bulk copy, or, as sm_80 has none, every lane copies its part.
+  template <class C>
+  __device__ __forceinline__ void issue(const Params& p, const uint8_t* g_chunk, int lane) {
     const uint32_t s_to = s_chunks + issue_stage * p.chunk_bytes;
-    for (int at = 16 * lane; at < p.chunk_bytes; at += 512) {
-      ptx::copy_async_16(s_to + at, g_chunk + at, 16);
+    const uint32_t s_barrier = s_barriers + 8 * issue_stage;
+    if constexpr (C::kIsSm80) {
+      for (int at = 16 * lane; at < p.chunk_bytes; at += 512) {
+        ptx::copy_async_16(s_to + at, g_chunk + at, 16);
+      }
+      ptx::mbarrier_arrive_after_copies(s_barrier);
+    } else if (ptx::elect_lane()) {
+      ptx::mbarrier_arrive_expect_tx(s_barrier, p.chunk_bytes);
+      ptx::bulk_load(s_to, g_chunk, p.chunk_bytes, s_barrier);
     }
-    ptx::mbarrier_arrive_after_copies(s_barriers + 8 * issue_stage);
-  }
-  __device__ __forceinline__ void advance_issue(const Params& p) {
     if (++issue_stage == p.num_stages) issue_stage = 0;
   }
   // The shared address of the next chunk, once it is there.

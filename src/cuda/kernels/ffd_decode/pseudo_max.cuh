@@ -35,19 +35,10 @@ class PseudoMax {
   __device__ __forceinline__ void raise(int tile, int block, const Scores& scores) {
     float row_max[2] = {fmaxf(scores[0], scores[2]), fmaxf(scores[1], scores[3])};
     if (!context_.spans.is_always(tile)) {
-      const int token = tile * kTileTokens + (lane_ >> 2);
-#pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        const int row = 8 * block + C::row_of_column(2 * (lane_ & 3) + i);
-        RowSpan span{0, 0, 0};
-        if (row < context_.num_real_rows(p_)) {
-          span = row_span(p_, context_.spans, token_of(p_, row));
-        }
-        const float low = i == 0 ? scores[0] : scores[1], high = i == 0 ? scores[2] : scores[3];
-        const float top =
-            fmaxf(span.always(token) ? low : -INFINITY, span.always(token + 8) ? high : -INFINITY);
-        (i == 0 ? row_max[0] : row_max[1]) = top;
-      }
+      const int first_row = 8 * block;
+      const int column = 2 * (lane_ & 3);
+      row_max[0] = always_max(tile, first_row + C::row_of_column(column), scores[0], scores[2]);
+      row_max[1] = always_max(tile, first_row + C::row_of_column(column + 1), scores[1], scores[3]);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) row_max[i] = max_over_tokens(row_max[i]);
@@ -62,6 +53,16 @@ class PseudoMax {
   __device__ __forceinline__ void publish() { arrive_warp(s_.pseudo_max_full); }
 
  private:
+  // Of the scores of the lane's two tokens, `low` and `high`, those that the row always attends.
+  __device__ __forceinline__ float always_max(int tile, int row, float low, float high) const {
+    const int token = tile * kTileTokens + (lane_ >> 2);
+    RowSpan span{0, 0, 0};
+    if (row < context_.num_real_rows(p_)) {
+      span = row_span(p_, context_.spans, token_of(p_, row));
+    }
+    return fmaxf(span.always(token) ? low : -INFINITY, span.always(token + 8) ? high : -INFINITY);
+  }
+
   const Params& p_;
   typename C::SharedStorage& s_;
   const ItemContext<C>& context_;

@@ -129,16 +129,8 @@ class Scanner {
       const int page_id = __shfl_sync(kFullWarp, window_ids_, issued_ & 31);
       const uint64_t chunk = __shfl_sync(kFullWarp, window_chunks_, issued_ & 31);
       const auto* g_chunk = reinterpret_cast<const uint8_t*>(chunk);
-      if (ptx::elect_lane()) {
-        s_.page_ids[entry][warp_] = page_id;
-        if constexpr (!C::kIsSm80) {
-          if (!p_.attends_all) ring_.issue(p_, g_chunk);
-        }
-      }
-      if constexpr (C::kIsSm80) {
-        if (!p_.attends_all) ring_.issue_by_lanes(p_, g_chunk, lane_);
-      }
-      ring_.advance_issue(p_);
+      if (ptx::elect_lane()) s_.page_ids[entry][warp_] = page_id;
+      if (!p_.attends_all) ring_.template issue<C>(p_, g_chunk, lane_);
     }
     ++issued_;
   }
