@@ -40,7 +40,8 @@ class BadInput(unittest.TestCase):
         self.refused(["explode"], "unknown command explode", "generate")
         self.refused(["bench"], "no command given", "attention, model")
         self.refused(["bench", "explode"], "unknown command explode", "attention, model")
-        self.refused(["generate", "--explode"], "--explode")
+        self.refused(["generate", "--explode"], "unknown option --explode")
+        self.refused(["generate", "-p", "a", "b", "c"], 'not expected: "b", "c"', "quotes")
         self.refused(["generate", "-p", "x"], "-m FILE", "LONGDECODE_MODEL")
         self.refused(["generate", "-m", "x.gguf"], "-p TEXT", "-f FILE")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "-f", "y"], "-p and -f")
@@ -229,6 +230,8 @@ class BadInput(unittest.TestCase):
         generate = ["generate", "-m", "x.gguf"]
         self.refused([*generate, "-p", ""], "empty")
         self.refused([*generate, "-f", self.write("empty.txt", b"")], "empty.txt", "empty")
+        byte_order_mark = self.write("mark.txt", b"\xef\xbb\xbf")
+        self.refused([*generate, "-f", byte_order_mark], "mark.txt", "empty")
         self.refused([*generate, "-f", self.folder / "none.txt"], "none.txt", "No such file")
         self.refused([*generate, "-f", self.folder], "is a directory")
         self.refused([*generate, "-f", self.write("latin1.txt", b"caf\xe9 au lait")],

@@ -89,6 +89,15 @@ std::string bad_conversion(const CLI::App& command, const std::string& message) 
                      allowed_values(option->get_type_name()));
 }
 
+// What is no option's value, in the order of the command line.
+std::string stray_words(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word.rfind('-', 0) == 0) return fmt::format("unknown option {}; see --help", word);
+  }
+  return fmt::format("not expected: \"{}\"; text with spaces needs quotes",
+                     fmt::join(words, "\", \""));
+}
+
 // "--temp", "-n" and so on.
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> names;
@@ -144,6 +153,9 @@ std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, 
   const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
                           std::string(error.what()).find("subcommand") != std::string::npos;
   if (no_command) return missing_command(app, argc, argv);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return stray_words(app.remaining(true));
+  }
   const std::string text = bad_conversion(chosen_command(app), error.what());
   return name_environment(app, argc, argv, text);
 }

@@ -45,6 +45,8 @@ Result<std::string> read_file(const std::string& path) {
   }
   Result<std::string> text = read_all(file, "file " + path);
   std::fclose(file);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // says UTF-8, is no text
+  if (text.ok() && text->rfind(kByteOrderMark, 0) == 0) text->erase(0, kByteOrderMark.size());
   return text;
 }
 
