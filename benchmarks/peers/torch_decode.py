@@ -14,8 +14,11 @@ import statistics
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+except ModuleNotFoundError as error:
+    sys.exit(f"{sys.argv[0]}: {error}; needs PyTorch with CUDA, and transformers for that peer")
 
 LAYERS, HIDDEN, Q_HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = 32, 4096, 32, 8, 128, 14336, 128256
 ROPE_BASE, EPS = 500000.0, 1e-5

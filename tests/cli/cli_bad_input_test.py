@@ -122,6 +122,8 @@ class BadInput(unittest.TestCase):
             (["--dense-layers", "0,x"], "--dense-layers"),
             (["--layer-delta", "1"], '--layer-delta has "1"', "LAYER=DELTA"),
             (["--layer-delta", "x=1"], '"x=1"'), (["--layer-delta", "0=7,1=x"], '"1=x"'),
+            (["--layer-delta", "0=1e999"], "0=1e999", "up to 3.4e38"),
+            (["--layer-delta", "99999999999999999999=1"], "99999999999999999999", "64 bits"),
             (["--layer-delta", "-1=5"], "-1"), (["--layer-delta", "0=-5"], "is -5"),
             (["--layer-delta", "0=nan"], "is nan"), (["--layer-delta", "0=1,0=2"], "twice"),
             (["--layer-delta", "0=1", "--dense-layers", "0"], "and in --dense-layers"),
@@ -232,6 +234,8 @@ class BadInput(unittest.TestCase):
         self.refused([*generate, "-f", self.write("empty.txt", b"")], "empty.txt", "empty")
         byte_order_mark = self.write("mark.txt", b"\xef\xbb\xbf")
         self.refused([*generate, "-f", byte_order_mark], "mark.txt", "empty")
+        result = run(*generate, "-f", "-", input=byte_order_mark.read_bytes())
+        self.assertIn(b"empty", result.stderr)
         self.refused([*generate, "-f", self.folder / "none.txt"], "none.txt", "No such file")
         self.refused([*generate, "-f", self.folder], "is a directory")
         self.refused([*generate, "-f", self.write("latin1.txt", b"caf\xe9 au lait")],

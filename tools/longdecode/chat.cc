@@ -73,6 +73,7 @@ Result<std::optional<std::string>> read_line() {
     return std::optional<std::string>();
   }
   std::string line(buffer, static_cast<size_t>(length));
+  drop_byte_order_mark(line);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
   return std::optional(std::move(line));
 }

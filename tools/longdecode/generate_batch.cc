@@ -62,7 +62,7 @@ class TextsInOrder {
   std::string header(const std::vector<Continued>& all) {
     has_header_ = true;
     const PromptResult& result = all[first_].result;
-    const std::string file = result.file.empty() ? "" : fmt::format(" ({})", result.file);
+    const std::string file = result.file.empty() ? "" : fmt::format(" ({})", one_line(result.file));
     return fmt::format("--- prompt {}{} ---\n{}", first_, file, result.text);
   }
 

@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "commands.h"
 #include "longdecode/status.h"
@@ -35,13 +35,8 @@ int exit_code(StatusCode code) {
   }
 }
 
-// One line, whatever the message holds: control characters of a file name must not reach the
-// terminal.
 void print_error(std::string message) {
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  while (!message.empty() && is_control(message.back())) message.pop_back();
-  std::replace_if(message.begin(), message.end(), is_control, ' ');
-  write_stderr(fmt::format("longdecode: error: {}\n", message));
+  write_stderr(fmt::format("longdecode: error: {}\n", one_line(std::move(message))));
 }
 
 // An output that is opened later must not become descriptor 0, 1 or 2: messages would be written

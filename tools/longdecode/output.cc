@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -111,6 +112,13 @@ Status write_stdout(std::string_view text) {
 }
 
 void write_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+std::string one_line(std::string text) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  while (!text.empty() && is_control(text.back())) text.pop_back();
+  std::replace_if(text.begin(), text.end(), is_control, ' ');
+  return text;
+}
 
 void print_note(std::string_view text) {
   write_stderr(fmt::format("longdecode: note: {}\n", text));

@@ -40,6 +40,10 @@ class JsonOutput {
 // Writes all of `text` to stdout and flushes. An error when stdout is closed or full.
 Status write_stdout(std::string_view text);
 
+// The text with blanks for control characters, those of a file name for instance: they must not
+// reach the terminal.
+std::string one_line(std::string text);
+
 // Writes what it can to stderr: there is nowhere left to report that it is closed or full.
 void write_stderr(std::string_view text);
 

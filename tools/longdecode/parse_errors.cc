@@ -54,7 +54,8 @@ std::string empty_value(const std::string& type) {
   return fmt::format("the value is empty; allowed: {}", allowed_values(type));
 }
 
-// "" where the conversion to come gives the value that is written there, or says why not.
+}  // namespace
+
 std::string integer_problem(const std::string& text, const std::string& type) {
   if (text.empty()) return empty_value(type);
   const size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
@@ -76,6 +77,8 @@ std::string float_problem(const std::string& text) {
   if (named || std::fabs(value) <= std::numeric_limits<float>::max()) return "";
   return fmt::format("{} is out of range; allowed: numbers up to 3.4e38, inf", text);
 }
+
+namespace {
 
 // "Could not convert: --temp = abc" does not say what would do.
 std::string bad_conversion(const CLI::App& command, const std::string& message) {

@@ -29,6 +29,7 @@ Result<std::string> read_all(std::FILE* file, const std::string& name) {
       return invalid_argument("prompt {} is larger than {} bytes", name, kMaxPromptBytes);
     }
   }
+  drop_byte_order_mark(text);
   if (std::ferror(file) == 0) return text;
   return invalid_argument("prompt {}: cannot be read: {}", name, std::strerror(errno));
 }
@@ -45,8 +46,6 @@ Result<std::string> read_file(const std::string& path) {
   }
   Result<std::string> text = read_all(file, "file " + path);
   std::fclose(file);
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // says UTF-8, is no text
-  if (text.ok() && text->rfind(kByteOrderMark, 0) == 0) text->erase(0, kByteOrderMark.size());
   return text;
 }
 
@@ -56,6 +55,11 @@ std::string flag_of(const PromptOptions& options, size_t prompt_idx) {
 }
 
 }  // namespace
+
+void drop_byte_order_mark(std::string& text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (text.rfind(kMark, 0) == 0) text.erase(0, kMark.size());
+}
 
 std::string prompt_name(const PromptOptions& options, size_t prompt_idx) {
   if (num_prompts(options) == 1) return "the prompt";

@@ -11,6 +11,9 @@
 
 namespace longdecode::tool {
 
+// It says that a text is UTF-8, and is not a part of it.
+void drop_byte_order_mark(std::string& text);
+
 // How errors and notes call a prompt: "the prompt", or "prompt 1 (-f FILE)" where there are
 // several.
 std::string prompt_name(const PromptOptions& options, size_t prompt_idx);

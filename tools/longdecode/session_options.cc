@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "list_option.h"
 #include "option_checks.h"
+#include "parse_errors.h"
 
 namespace longdecode::tool {
 namespace {
@@ -71,6 +72,9 @@ Result<runner::LayerDelta> parse_layer_delta(const std::string& text) {
   const float value = std::strtof(delta.c_str(), &delta_end);
   if (layer.empty() || delta.empty() || *layer_end != '\0' || *delta_end != '\0') {
     return invalid_argument("--layer-delta has \"{}\"; allowed: LAYER=DELTA, e.g. 0=inf,1=7", text);
+  }
+  for (const std::string& problem : {integer_problem(layer, "INT"), float_problem(delta)}) {
+    if (!problem.empty()) return invalid_argument("--layer-delta has \"{}\": {}", text, problem);
   }
   LD_RETURN_IF_ERROR(check_within("the layer of --layer-delta", layer_idx, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_non_negative("the delta of --layer-delta", value, true));
