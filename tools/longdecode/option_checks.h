@@ -13,6 +13,14 @@ namespace longdecode::tool {
 
 inline constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 
+// What an option of the type, as CLI11 names it (INT, UINT, FLOAT, else a flag), takes.
+const char* allowed_values(const std::string& type);
+
+// "" where the conversion of the text to a number of the type (INT, UINT; the second one FLOAT)
+// gives the value that is written there, or says why not.
+std::string integer_problem(const std::string& text, const std::string& type);
+std::string float_problem(const std::string& text);
+
 Status check_choice(const char* flag, const std::string& value,
                     const std::vector<std::string>& allowed);
 Status check_within(const char* flag, int64_t value, int64_t min, int64_t max);

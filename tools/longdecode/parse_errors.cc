@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <limits>
 #include <string_view>
-#include <system_error>
 #include <vector>
+
+#include "option_checks.h"
 
 namespace longdecode::tool {
 namespace {
@@ -41,44 +37,6 @@ std::string missing_command(const CLI::App& app, int argc, char** argv) {
                      has_word ? "unknown command " : "",
                      has_word ? argv[depth] : "no command given", allowed);
 }
-
-// Of an option's type, as CLI11 names it.
-const char* allowed_values(const std::string& type) {
-  if (type == "INT") return "an integer";
-  if (type == "UINT") return "an integer, 0 or more";
-  if (type == "FLOAT") return "a number";
-  return "true or false";
-}
-
-std::string empty_value(const std::string& type) {
-  return fmt::format("the value is empty; allowed: {}", allowed_values(type));
-}
-
-}  // namespace
-
-std::string integer_problem(const std::string& text, const std::string& type) {
-  if (text.empty()) return empty_value(type);
-  const size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
-  if (text.size() > first + 1 && text[first] == '0') {
-    return fmt::format("\"{}\" is not decimal; allowed: {} without leading zeros", text,
-                       allowed_values(type));
-  }
-  int64_t value = 0;
-  const auto result =
-      std::from_chars(text.data() + (text[0] == '+' ? 1 : 0), text.data() + text.size(), value);
-  if (result.ec != std::errc::result_out_of_range) return "";
-  return fmt::format("{} is out of range; allowed: {} of 64 bits", text, allowed_values(type));
-}
-
-std::string float_problem(const std::string& text) {
-  if (text.empty()) return empty_value("FLOAT");
-  const double value = std::strtod(text.c_str(), nullptr);
-  const bool named = text.find_first_of("0123456789") == std::string::npos;  // inf, nan
-  if (named || std::fabs(value) <= std::numeric_limits<float>::max()) return "";
-  return fmt::format("{} is out of range; allowed: numbers up to 3.4e38, inf", text);
-}
-
-namespace {
 
 // "Could not convert: --temp = abc" does not say what would do.
 std::string bad_conversion(const CLI::App& command, const std::string& message) {

@@ -11,11 +11,6 @@ namespace longdecode::tool {
 // numbers that are empty, octal, hexadecimal or beyond their type.
 void check_option_texts(CLI::App& app);
 
-// "" where the conversion of the text to a number of the type (INT, UINT; the second one FLOAT)
-// gives the value that is written there, or says why not.
-std::string integer_problem(const std::string& text, const std::string& type);
-std::string float_problem(const std::string& text);
-
 // The message of an error that app.parse(argc, argv) threw.
 std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, int argc,
                              char** argv);

@@ -7,7 +7,6 @@
 #include "base/status_macros.h"
 #include "list_option.h"
 #include "option_checks.h"
-#include "parse_errors.h"
 
 namespace longdecode::tool {
 namespace {

@@ -170,8 +170,7 @@ class Attender {
                                  (high >> lane_ & 1) != 0 && rank_high >= begin && rank_high < end);
       num_hits_ += count;
     }
-    __syncwarp();
-    if (ptx::elect_lane()) ptx::mbarrier_arrive(ptx::shared_address(&s_.round_empty[entry]));
+    arrive_warp(s_.round_empty[entry]);
     return true;
   }
 
