@@ -37,6 +37,9 @@ struct Config {
   static constexpr int kThreadRows = kRows / 4;   // query rows that a thread holds O^T of
   static constexpr int kAccumulator = kRows / 2;  // fp32 registers of a 64 x rows tile
   static constexpr int kThreadChunks = kSplitRoles ? kValueChunks / 2 : kValueChunks;
+  // wgmma groups of a tile's products: the last tile's results are stored while later groups run.
+  static constexpr int kValueGroups = kSplitRoles ? 1 : 4;
+  static constexpr int kGroupChunks = kThreadChunks / kValueGroups;
   static constexpr int kQChunkBytes = kQueryRows * 128;
   static constexpr int kConsumerWarps = kSplitRoles ? 12 : 4;
   static constexpr int kProducerWarp = kConsumerWarps;

@@ -44,13 +44,15 @@ struct MergeState {
   }
 };
 
-// Pauses between polls: ever longer, up to 1/64 of the time waited so far, so as not to disturb
-// CTAs that still compute.
+// Pauses between polls, so as not to disturb CTAs that still compute: none in the first 4096
+// clocks, in which the partials of CTAs in step arrive, then ever longer, up to 1/64 of the time
+// waited so far.
 class Backoff {
  public:
   __device__ __forceinline__ Backoff() { begin_ = clock64(); }
   __device__ __forceinline__ void pause() const {
-    __nanosleep(static_cast<uint32_t>(min((clock64() - begin_) / 128, 1000ll)));
+    const long long waited = clock64() - begin_;
+    if (waited >= 4096) __nanosleep(static_cast<uint32_t>(min(waited / 128, 1000ll)));
   }
 
  private:
@@ -70,26 +72,24 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
   };
   MergeState state;
   const Backoff backoff;
-  if (first < splits.num_splits) {  // one poll instead of 24 while nothing is there
-    const uint4* g_first = g_partials + offset_of(first) + C::kSlices * 32 + row;
-    while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_first).w == tag)) backoff.pause();
-  }
   for (int k0 = first; k0 < splits.num_splits; k0 += kLoads * step) {
     uint4 v[kLoads], stats[kLoads][2];
-    for (;;) {
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      const uint32_t mark = k0 + u * step < splits.num_splits ? ~tag : tag;
+      v[u] = make_uint4(0, 0, 0, mark);
+      stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, mark);
+    }
+    for (;;) {  // polls for all at once, but again only for what was not there
       bool all_there = true;
       asm volatile("" : "+r"(k0));  // addresses are computed again: registers are short
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
-        const int k = k0 + u * step;
-        v[u] = make_uint4(0, 0, 0, tag);
-        stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, tag);
-        if (k < splits.num_splits) {
-          const uint4* g_partial = g_partials + offset_of(k);
-          v[u] = ptx::load_atomic_16(g_partial + slice * 32 + lane);
-          stats[u][0] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row);
-          stats[u][1] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row + 1);
-        }
+        const uint4* g_partial = g_partials + offset_of(k0 + u * step);
+        const uint4* g_stats = g_partial + C::kSlices * 32 + row;
+        if (v[u].w != tag) v[u] = ptx::load_atomic_16(g_partial + slice * 32 + lane);
+        if (stats[u][0].w != tag) stats[u][0] = ptx::load_atomic_16(g_stats);
+        if (stats[u][1].w != tag) stats[u][1] = ptx::load_atomic_16(g_stats + 1);
       }
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
