@@ -44,15 +44,13 @@ struct MergeState {
   }
 };
 
-// Pauses between polls, so as not to disturb CTAs that still compute: none in the first 4096
-// clocks, in which the partials of CTAs in step arrive, then ever longer, up to 1/64 of the time
-// waited so far.
+// Pauses between polls: ever longer, up to 1/64 of the time waited so far, so as not to disturb
+// CTAs that still compute.
 class Backoff {
  public:
   __device__ __forceinline__ Backoff() { begin_ = clock64(); }
   __device__ __forceinline__ void pause() const {
-    const long long waited = clock64() - begin_;
-    if (waited >= 4096) __nanosleep(static_cast<uint32_t>(min(waited / 128, 1000ll)));
+    __nanosleep(static_cast<uint32_t>(min((clock64() - begin_) / 128, 1000ll)));
   }
 
  private:
@@ -63,7 +61,7 @@ class Backoff {
 template <class C>
 __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t tag, int row_block,
                                                   const PairSplits& splits, int slice, int first,
-                                                  int step, int lane) {
+                                                  int step, bool in_step, int lane) {
   constexpr int kLoads = C::kMergeLoads;
   const uint4* g_partials = partial_of<C>(params, row_block, 0);
   const int row = 8 * ((slice >> 2) % C::kRowBlocks8) + 2 * (lane & 3);
@@ -72,6 +70,10 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
   };
   MergeState state;
   const Backoff backoff;
+  if (!in_step && first < splits.num_splits) {
+    const uint4* g_first = g_partials + offset_of(first) + C::kSlices * 32 + row;
+    while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_first).w == tag)) backoff.pause();
+  }
   for (int k0 = first; k0 < splits.num_splits; k0 += kLoads * step) {
     uint4 v[kLoads], stats[kLoads][2];
 #pragma unroll
@@ -80,7 +82,7 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
       v[u] = make_uint4(0, 0, 0, mark);
       stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, mark);
     }
-    for (;;) {  // polls for all at once, but again only for what was not there
+    for (;;) {  // loads again only what was not there
       bool all_there = true;
       asm volatile("" : "+r"(k0));  // addresses are computed again: registers are short
 #pragma unroll
@@ -174,6 +176,7 @@ __device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_
   const int lane = tid & 31, warp = tid >> 5;
   const int query_len = query_len_of(params, sequence);
   const int num_slices = (C::kSlices - split + splits.num_splits - 1) / splits.num_splits;
+  const bool in_step = ptx::load_shared_u32(LD_SHARED(C, s_base, num_tiles)) <= C::kTilesInStep;
   int warps_per_slice = kMergeWarps;
   while (warps_per_slice > 1 && num_slices * warps_per_slice > kMergeWarps) {
     warps_per_slice >>= 1;
@@ -185,7 +188,8 @@ __device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_
     const int slice = split + i * splits.num_splits;
     MergeState state;
     if (i < num_slices) {
-      state = merge_slice<C>(params, tag, row_block, splits, slice, first, warps_per_slice, lane);
+      state = merge_slice<C>(params, tag, row_block, splits, slice, first, warps_per_slice, in_step,
+                             lane);
     }
     if (warps_per_slice > 1) {
       const uint32_t s_state = s_states + (warp * 32 + lane) * 32;
