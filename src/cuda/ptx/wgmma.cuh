@@ -26,6 +26,14 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// After a wait for the group that computes them while later groups run: keeps the compiler from
+// reading the accumulators before the wait (it would serialise the groups).
+template <int kCount>
+__device__ __forceinline__ void wgmma_results(float (&accumulator)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(accumulator[i])::"memory");
+}
+
 // Descriptor of a tile whose rows are 128 bytes, 128-byte swizzle, 8-row groups 1024 bytes apart:
 // the same for K-major (rows = M or N) and MN-major (rows = K) operands. Advancing by 16 elements
 // of K adds 32 bytes (K-major) or 2048 bytes (MN-major), i.e. 2 or 128 in the address field.

@@ -53,22 +53,23 @@ __device__ __forceinline__ void issue_scores(uint32_t s_base, uint32_t s_stage,
   ptx::wgmma_commit();
 }
 
-// Issues O^T += V^T P^T for kThreadChunks chunks of 64 value dims starting at s_values.
+// Issues O^T += V^T P^T for kThreadChunks chunks of 64 value dims starting at s_values, in
+// kValueGroups groups.
 template <class C>
 __device__ __forceinline__ void issue_values(uint32_t s_base, uint32_t s_values,
                                              float (&output)[C::kThreadChunks][C::kAccumulator]) {
-  ptx::wgmma_fence();
   const uint64_t v = ptx::wgmma_descriptor(s_values);
   const uint64_t p = ptx::wgmma_descriptor(LD_SHARED(C, s_base, p));
 #pragma unroll
   for (int chunk = 0; chunk < C::kThreadChunks; ++chunk) {
+    if (chunk % C::kGroupChunks == 0) ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kTileTokens / 16; ++i) {
       ptx::Wgmma<C::kRows, C::kIsF16, true>::mma(
           output[chunk], v + chunk * (kChunkBytes / 16) + i * 128, p + i * 2, true);
     }
+    if (chunk % C::kGroupChunks == C::kGroupChunks - 1) ptx::wgmma_commit();
   }
-  ptx::wgmma_commit();
 }
 
 // One step of reduce_in_warp: lanes whose numbers differ in `offset` exchange halves of kCount

@@ -37,6 +37,9 @@ struct Config {
   static constexpr int kThreadRows = kRows / 4;   // query rows that a thread holds O^T of
   static constexpr int kAccumulator = kRows / 2;  // fp32 registers of a 64 x rows tile
   static constexpr int kThreadChunks = kSplitRoles ? kValueChunks / 2 : kValueChunks;
+  // wgmma groups of a tile's products: the last tile's results are stored while later groups run.
+  static constexpr int kValueGroups = kSplitRoles ? 1 : 4;
+  static constexpr int kGroupChunks = kThreadChunks / kValueGroups;
   static constexpr int kQChunkBytes = kQueryRows * 128;
   static constexpr int kConsumerWarps = kSplitRoles ? 12 : 4;
   static constexpr int kProducerWarp = kConsumerWarps;
@@ -51,7 +54,10 @@ struct Config {
   // 4 g + c], see pack_partial; then 16 bytes [rows] of {max, sum, 0, tag}.
   static constexpr int kSlices = kRows * 4;
   static constexpr int kPartialUnits = kSlices * 32 + kRows;  // of 16 bytes
-  static constexpr int kMergeLoads = kSplitRoles ? 4 : 8;     // splits that a warp has in flight
+  // CTAs with at most this many tiles end nearly at the same time: the merge loads all partials at
+  // once. After more tiles it polls for one first, so as not to disturb CTAs that still compute.
+  static constexpr uint32_t kTilesInStep = kSplitRoles ? 16 : 8;
+  static constexpr int kMergeLoads = kSplitRoles ? 4 : 8;  // splits that a warp has in flight
 
   struct SharedStorage {
     alignas(1024) uint8_t ring[kStages][kStageBytes];  // [chunk][64 tokens][128 B], 128 B swizzle
@@ -69,6 +75,7 @@ struct Config {
     // most two; there once the producer has published kNoMoreSegments.
     alignas(16) int4 splits[2];
     uint32_t num_splits;
+    uint32_t num_tiles;  // that the CTA has attended; there with num_splits
     uint64_t k_full[kStages], k_empty[kStages];
     uint64_t first_full[kFirstBoxes - 1];  // later parts of a CTA's first tile; rows <= 32
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];

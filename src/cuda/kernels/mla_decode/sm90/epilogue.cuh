@@ -91,8 +91,9 @@ __device__ __forceinline__ void store_transposed(uint32_t* g_to, uint32_t pair,
   if (row.exists) *g_to = row.is_padding ? 0u : value;
 }
 
-// By every accumulating warpgroup, thread tid of 128, holding chunks first_chunk, ...
-template <class C>
+// By every accumulating warpgroup, thread tid of 128, holding chunks first_chunk, ...; of these
+// kBegin, ..., kEnd - 1 are stored.
+template <class C, int kBegin = 0, int kEnd = C::kThreadChunks>
 __device__ __forceinline__ void store_partial(
     const Params& params, uint32_t s_base, const Segment& segment, int row_block, int first_chunk,
     const float (&output)[C::kThreadChunks][C::kAccumulator], int tid) {
@@ -101,7 +102,7 @@ __device__ __forceinline__ void store_partial(
       partial_of<C>(params, row_block, partial_slot(segment.first_worker, segment.split)) +
       first_chunk * C::kRowBlocks8 * 128 + tid;
 #pragma unroll
-  for (int chunk = 0; chunk < C::kThreadChunks; ++chunk) {
+  for (int chunk = kBegin; chunk < kEnd; ++chunk) {
 #pragma unroll
     for (int j = 0; j < C::kRowBlocks8; ++j) {
       const float* v = output[chunk] + 4 * j;

@@ -38,6 +38,26 @@ __device__ __forceinline__ void collect_rows(uint32_t s_base, const SoftmaxState
   ptx::named_barrier_sync(kScoreBarrier, 128);
 }
 
+// Waits for a tile's products, group by group, and stores the finished ones of a partial result;
+// the caller stores the last group's once it has released the stage. The waits are unconditional:
+// else ptxas serialises the groups (C7514).
+template <class C, int kGroup = 0>
+__device__ __forceinline__ void await_values(const Params& params, uint32_t s_base,
+                                             const Segment& segment, int row_block,
+                                             float (&output)[C::kThreadChunks][C::kAccumulator],
+                                             int tid, bool stores) {
+  ptx::wgmma_wait<C::kValueGroups - 1 - kGroup>();
+  if constexpr (kGroup + 1 < C::kValueGroups) {
+    constexpr int kBegin = kGroup * C::kGroupChunks, kEnd = kBegin + C::kGroupChunks;
+#pragma unroll
+    for (int chunk = kBegin; chunk < kEnd; ++chunk) ptx::wgmma_results(output[chunk]);
+    if (stores) {
+      store_partial<C, kBegin, kEnd>(params, s_base, segment, row_block, 0, output, tid);
+    }
+    await_values<C, kGroup + 1>(params, s_base, segment, row_block, output, tid, stores);
+  }
+}
+
 // rows <= 32: one warpgroup does everything.
 template <class C>
 __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, int row_block,
@@ -79,16 +99,20 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       if (i > 0 && __any_sync(kFullWarp, changed)) rescale<C>(output, factor);
       ptx::named_barrier_sync(kScoreBarrier, 128);
       issue_values<C>(s_base, s_stage, output);
-      ptx::wgmma_wait<0>();
+      const bool is_last = i == segment.num_tiles - 1;
+      if (is_last) collect_rows<C>(s_base, state, tid);
+      await_values<C>(params, s_base, segment, row_block, output, tid,
+                      is_last && segment.num_splits > 1);
       if ((tid & 31) == 0) {
         ptx::mbarrier_arrive(LD_SHARED(C, s_base, k_empty) + 8 * stage.slot);
       }
       stage.advance();
     }
+    if (segment.num_tiles == 0) collect_rows<C>(s_base, state, tid);
     if (segment.num_splits > 1) {
-      store_partial<C>(params, s_base, segment, row_block, 0, output, tid);
+      store_partial<C, C::kThreadChunks - C::kGroupChunks>(params, s_base, segment, row_block, 0,
+                                                           output, tid);
     }
-    collect_rows<C>(s_base, state, tid);
     finish_rows<C>(params, s_base, segment, row_block, query_len, tid);
     const Segment next = read_segment<C>(s_base, segment_position);
     prefetch_query<C>(params, s_base, next, row_block, loaded, tid);

@@ -197,7 +197,7 @@ template <class C>
 __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& params, uint32_t s_base,
                                         Schedule& schedule, PageWindow pages, uint32_t tag) {
   int stage = 0, slot = 0;
-  uint32_t num_splits = 0;
+  uint32_t num_splits = 0, num_tiles = 0;
   uint32_t stage_parity = 1, slot_parity = 0;
   Segment segment;
   bool is_first = true;
@@ -227,8 +227,12 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
     }
     if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
     if (segment.num_splits > 1) note_split<C>(s_base, segment, num_splits++);
+    num_tiles += segment.num_tiles;
   }
-  if ((threadIdx.x & 31) == 0) ptx::store_shared(LD_SHARED(C, s_base, num_splits), num_splits);
+  if ((threadIdx.x & 31) == 0) {
+    ptx::store_shared(LD_SHARED(C, s_base, num_splits), num_splits);
+    ptx::store_shared(LD_SHARED(C, s_base, num_tiles), num_tiles);
+  }
   segment = Segment{kNoMoreSegments, 0, 0, 0, 0, 0, 0, 0};
   publish_segment<C>(s_base, slot, slot_parity, segment);
   count_run(params, tag);

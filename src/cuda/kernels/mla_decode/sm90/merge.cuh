@@ -61,7 +61,7 @@ class Backoff {
 template <class C>
 __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t tag, int row_block,
                                                   const PairSplits& splits, int slice, int first,
-                                                  int step, int lane) {
+                                                  int step, bool in_step, int lane) {
   constexpr int kLoads = C::kMergeLoads;
   const uint4* g_partials = partial_of<C>(params, row_block, 0);
   const int row = 8 * ((slice >> 2) % C::kRowBlocks8) + 2 * (lane & 3);
@@ -70,26 +70,28 @@ __device__ __forceinline__ MergeState merge_slice(const Params& params, uint32_t
   };
   MergeState state;
   const Backoff backoff;
-  if (first < splits.num_splits) {  // one poll instead of 24 while nothing is there
+  if (!in_step && first < splits.num_splits) {
     const uint4* g_first = g_partials + offset_of(first) + C::kSlices * 32 + row;
     while (!__all_sync(kFullWarp, ptx::load_atomic_16(g_first).w == tag)) backoff.pause();
   }
   for (int k0 = first; k0 < splits.num_splits; k0 += kLoads * step) {
     uint4 v[kLoads], stats[kLoads][2];
-    for (;;) {
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      const uint32_t mark = k0 + u * step < splits.num_splits ? ~tag : tag;
+      v[u] = make_uint4(0, 0, 0, mark);
+      stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, mark);
+    }
+    for (;;) {  // loads again only what was not there
       bool all_there = true;
       asm volatile("" : "+r"(k0));  // addresses are computed again: registers are short
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
-        const int k = k0 + u * step;
-        v[u] = make_uint4(0, 0, 0, tag);
-        stats[u][0] = stats[u][1] = make_uint4(__float_as_uint(-INFINITY), 0, 0, tag);
-        if (k < splits.num_splits) {
-          const uint4* g_partial = g_partials + offset_of(k);
-          v[u] = ptx::load_atomic_16(g_partial + slice * 32 + lane);
-          stats[u][0] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row);
-          stats[u][1] = ptx::load_atomic_16(g_partial + C::kSlices * 32 + row + 1);
-        }
+        const uint4* g_partial = g_partials + offset_of(k0 + u * step);
+        const uint4* g_stats = g_partial + C::kSlices * 32 + row;
+        if (v[u].w != tag) v[u] = ptx::load_atomic_16(g_partial + slice * 32 + lane);
+        if (stats[u][0].w != tag) stats[u][0] = ptx::load_atomic_16(g_stats);
+        if (stats[u][1].w != tag) stats[u][1] = ptx::load_atomic_16(g_stats + 1);
       }
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
@@ -174,6 +176,7 @@ __device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_
   const int lane = tid & 31, warp = tid >> 5;
   const int query_len = query_len_of(params, sequence);
   const int num_slices = (C::kSlices - split + splits.num_splits - 1) / splits.num_splits;
+  const bool in_step = ptx::load_shared_u32(LD_SHARED(C, s_base, num_tiles)) <= C::kTilesInStep;
   int warps_per_slice = kMergeWarps;
   while (warps_per_slice > 1 && num_slices * warps_per_slice > kMergeWarps) {
     warps_per_slice >>= 1;
@@ -185,7 +188,8 @@ __device__ __forceinline__ void merge_sequence(const Params& params, uint32_t s_
     const int slice = split + i * splits.num_splits;
     MergeState state;
     if (i < num_slices) {
-      state = merge_slice<C>(params, tag, row_block, splits, slice, first, warps_per_slice, lane);
+      state = merge_slice<C>(params, tag, row_block, splits, slice, first, warps_per_slice, in_step,
+                             lane);
     }
     if (warps_per_slice > 1) {
       const uint32_t s_state = s_states + (warp * 32 + lane) * 32;
