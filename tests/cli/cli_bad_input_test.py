@@ -87,6 +87,9 @@ class BadInput(unittest.TestCase):
         self.refused(generate + ["--prompt-cache", text], "--prompt-cache", text)
         cache = self.folder / "new"
         self.refused(generate + ["--json", cache, "--prompt-cache", cache], "--json", cache)
+        dangling = self.folder / "dangling"
+        dangling.symlink_to("new")
+        self.refused(generate + ["--json", dangling, "--prompt-cache", cache], "--json", cache)
         for command in ("tokenize", "perplexity", "bench model"):
             self.refused([*command.split(), "-m", model, "-f", text, "--json", model], "--json")
         self.refused(["dump-qkv", "-m", model, "-f", text, "-o", model], "-o", model)

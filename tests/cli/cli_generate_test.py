@@ -41,6 +41,29 @@ class Info(unittest.TestCase):
             self.assertIn("version", json.loads((folder / "old.json").read_text()))
             self.assertEqual(sorted(p.name for p in folder.iterdir()), ["link.json", "old.json"])
 
+    def test_json_file_appears_where_links_lead(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "sub").mkdir()
+            link, new, ring = folder / "link", folder / "sub" / "new", folder / "ring"
+            (folder / "sub" / "inner").symlink_to("new")
+            link.symlink_to("sub/inner")
+            ring.symlink_to(ring)
+            lost = folder / "lost"
+            lost.symlink_to("none/new")
+            failed = run("generate", "-m", folder / "none", "-p", "x", "--json", link)
+            self.assertEqual((failed.returncode, new.exists()), (2, False))
+            self.assertEqual(run("info", "--json", link).returncode, 0)
+            self.assertIn("version", json.loads(new.read_text()))
+            for path, reason in ((ring, b"Too many levels"), (lost, b"No such file"),
+                                 (f"{folder}/other/", b"No such file")):
+                refused = run("info", "--json", path)
+                self.assertEqual(refused.returncode, 2)
+                self.assertIn(b"cannot be written: " + reason, refused.stderr)
+            self.assertEqual(sorted(p.name for p in folder.rglob("*") if not p.is_symlink()),
+                             ["new", "sub"])
+            self.assertEqual(sum(p.is_symlink() for p in folder.rglob("*")), 4)
+
 
 class CommandTest(unittest.TestCase):
     def json_of(self, *args, env=None):

@@ -62,6 +62,18 @@ TEST_F(SafetensorsTest, NothingIsLeftWithoutACommit) {
   EXPECT_EQ(num_files(), 0);
 }
 
+TEST_F(SafetensorsTest, ALinkToNothingYetIsFollowed) {
+  const fs::path link = folder_ / "link";
+  fs::create_symlink("x.safetensors", link);
+  auto writer = SafetensorsWriter::create(link.string(), {{"a", DType::kF32, {2}}}, {});
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  EXPECT_FALSE(fs::exists(path()));
+  ASSERT_TRUE(writer->commit().ok());
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path())));
+  EXPECT_EQ(num_files(), 2);
+}
+
 TEST_F(SafetensorsTest, PathsThatCannotBeWrittenAreRefused) {
   for (const std::string& bad :
        {folder_.string(), (folder_ / "none" / "x").string(), std::string("/dev/full")}) {

@@ -38,6 +38,18 @@ std::string temporary_path(const std::string& path) {
   return fmt::format("{}.tmp{}", path, getpid());
 }
 
+// The place that a write to the path ends at: links are followed, to what is not there yet, too.
+fs::path link_target(const std::string& path) {
+  constexpr int kMaxLinks = 40;  // as the kernel; a ring of links ends here and cannot be written
+  std::error_code error;
+  fs::path place = path;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(place, error); ++i) {
+    place = place.parent_path() / fs::read_symlink(place, error);
+  }
+  const fs::path folder = fs::canonical(fs::absolute(place, error).parent_path(), error);
+  return error ? place : folder / place.filename();
+}
+
 }  // namespace
 
 Result<std::string> check_output_path(const char* flag, const std::string& path) {
@@ -54,7 +66,7 @@ Result<std::string> check_output_path(const char* flag, const std::string& path)
   if (exists && kind != fs::file_type::regular) {
     return invalid_argument("{} {} is no regular file", flag, path);
   }
-  const std::string target = exists ? fs::canonical(path, error).string() : path;
+  const std::string target = link_target(path).string();
   const std::string trial = temporary_path(target);
   if (!write_file(trial, "").ok()) {
     return invalid_argument("{} {} cannot be written: {}", flag, path, std::strerror(errno));
@@ -69,9 +81,8 @@ Status check_own_file(const char* flag, const std::string& path,
   if (!is_file(path)) return {};
   for (const std::string& other : others) {
     std::error_code error;
-    const bool same =
-        is_file(other) && (fs::equivalent(path, other, error) ||
-                           fs::weakly_canonical(path, error) == fs::weakly_canonical(other, error));
+    const bool same = is_file(other) && (fs::equivalent(path, other, error) ||
+                                         link_target(path) == link_target(other));
     if (!same) continue;
     return invalid_argument("{} {} is {}, which this command uses too; allowed: another file", flag,
                             path, other);

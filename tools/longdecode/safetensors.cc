@@ -5,17 +5,14 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "output.h"
 
 namespace longdecode::tool {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr size_t kHeaderAlignment = 64;
 
@@ -46,18 +43,8 @@ int64_t TensorEntry::num_bytes() const {
 Result<SafetensorsWriter> SafetensorsWriter::create(
     const std::string& path, const std::vector<TensorEntry>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  std::error_code error;
-  const fs::file_type kind = fs::status(path, error).type();
-  const bool exists = kind != fs::file_type::not_found;
-  if (exists && kind != fs::file_type::regular) {
-    return invalid_argument("-o {} is not a regular file", path);
-  }
-  if (exists && access(path.c_str(), W_OK) != 0) {
-    return invalid_argument("-o {} cannot be written: {}", path, std::strerror(errno));
-  }
   SafetensorsWriter writer;
-  // The file itself, not a link to it, is what is replaced.
-  writer.path_ = exists ? fs::canonical(path, error).string() : path;
+  LD_ASSIGN_OR_RETURN(writer.path_, check_output_path("-o", path));
   writer.temporary_path_ = fmt::format("{}.tmp{}", writer.path_, getpid());
   writer.file_.reset(std::fopen(writer.temporary_path_.c_str(), "wb"));
   if (writer.file_ == nullptr) {
