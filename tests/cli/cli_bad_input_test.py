@@ -260,8 +260,14 @@ class BadInput(unittest.TestCase):
             return ["generate", "-m", path, "-p", "ab"]
 
         tiny = gguf(TINY_LLAMA, [("token_embd.weight", (64, 2), 0, bytes(64 * 2 * 4))])
-        self.refused(generate(self.folder / "none.gguf"), "none.gguf")
-        self.refused(generate(self.folder), self.folder, "directory")
+        none = self.folder / "none.gguf"
+        for command in ("generate -p x", "generate -p x -p y", "generate -i", "tokenize -p x", "info",
+                        "perplexity -f x", "bench model", "study-format -f x"):
+            self.refused([*command.split(), "-m", none], f"-m: cannot open '{none}': No such file")
+        self.refused(["dump-qkv", "-f", "x", "-o", self.folder / "x", "-m", none], "-m: cannot open")
+        self.refused(["generate", "-p", "x"], f"-m: cannot open '{none}'", "(set by LONGDECODE_MODEL)",
+                     env={"LONGDECODE_MODEL": str(none)})
+        self.refused(generate(self.folder), f"-m: '{self.folder}' is a directory")
         self.refused(generate(self.write("empty.gguf", b"")), "empty.gguf")
         self.refused(generate(self.write("text.gguf", b"hello, this is no model")), "text.gguf")
         for size in (4, 12, 24, 100, len(tiny) - 600):
@@ -281,8 +287,6 @@ class BadInput(unittest.TestCase):
         rows = gguf(TINY_LLAMA, [("token_embd.weight", (64, 3), 0, bytes(64 * 3 * 4))])
         self.refused(["tokenize", "-m", self.write("rows.gguf", rows), "-p", "ab"], "rows.gguf",
                      "2 tokens", "3 rows")
-        self.refused(["info", "-m", self.folder / "none.gguf"], "none.gguf")
-        self.refused(["tokenize", "-m", self.folder / "none.gguf", "-p", "x"], "none.gguf")
 
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_against_the_model(self):

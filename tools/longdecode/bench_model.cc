@@ -19,6 +19,7 @@
 #include "build_info.h"
 #include "commands.h"
 #include "list_option.h"
+#include "model_file.h"
 #include "open_session.h"
 #include "option_checks.h"
 #include "output.h"
@@ -26,7 +27,6 @@
 #include "progress.h"
 #include "runner/model/session.h"
 #include "runner/prompt_cache/snapshot.h"
-#include "runner/tokenizer/from_gguf.h"
 #include "session_options.h"
 #include "support.h"
 #include "synthetic_text.h"
@@ -242,7 +242,7 @@ Result<std::vector<int32_t>> bench_tokens(const BenchModelOptions& options,
   }
   std::vector<int32_t> tokens;
   if (options.text_path.empty()) {
-    LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model.file()));
+    LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(model.file()));
     tokens = tokenizer.encode(synthetic_text(needed), {}).ids;
     if (static_cast<int64_t>(tokens.size()) < needed) {
       return unsupported("the vocabulary of the model does not cover English; give a text with -f");
@@ -257,7 +257,7 @@ Result<std::vector<int32_t>> bench_tokens(const BenchModelOptions& options,
 Status run_bench_model(const BenchModelOptions& options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output,
                       JsonOutput::open(options.json_path, {options.model_path, options.text_path}));
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokens, bench_tokens(options, *model));
   std::vector<BenchModelRow> rows;

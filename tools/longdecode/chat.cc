@@ -18,6 +18,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "generator.h"
+#include "model_file.h"
 #include "open_session.h"
 #include "output.h"
 #include "progress.h"
@@ -184,9 +185,9 @@ Status converse(Chat& chat, std::optional<std::string> message) {
 
 Status run_chat(const GenerateOptions& options) {
   LD_ASSIGN_OR_RETURN(std::optional<std::string> message, first_message(options.prompt));
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.prompt.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.prompt.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(model->file()));
   LD_ASSIGN_OR_RETURN(auto chat_template, runner::load_chat_template(model->file()));
   const int64_t model_context = model->config().context_len;
   if (options.context_len > model_context) {

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "commands.h"
 #include "list_option.h"
+#include "model_file.h"
 #include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
@@ -121,7 +122,7 @@ Status run_dump(const DumpOptions& options) {
   LD_RETURN_IF_ERROR(
       check_own_file("-o", options.output_path, {options.model_path, options.text_path}));
   LD_RETURN_IF_ERROR(check_output_path("-o", options.output_path).status());
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   LD_ASSIGN_OR_RETURN(auto layers, choose_layers(options.layers, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokens,
                       read_text_tokens(options.text_path, *model, options.context_len, 1));

@@ -14,13 +14,13 @@
 #include "generate_report.h"
 #include "generate_session.h"
 #include "generator.h"
+#include "model_file.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
 #include "prompt_cache_file.h"
 #include "runner/model/session.h"
 #include "runner/sampler/sampler.h"
-#include "runner/tokenizer/from_gguf.h"
 
 namespace longdecode::tool {
 namespace {
@@ -52,9 +52,9 @@ Status run_generate(GenerateOptions options) {
 
   Stopwatch watch;
   GenerateResult result;
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.prompt.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.prompt.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(model->file()));
   result.load_s = watch.lap();
   LD_ASSIGN_OR_RETURN(const auto encoding,
                       encode_prompt(options.prompt, 0, prompt, model->file(), tokenizer));

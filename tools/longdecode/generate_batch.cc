@@ -13,11 +13,11 @@
 #include "generate_report.h"
 #include "generate_session.h"
 #include "generator.h"
+#include "model_file.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt.h"
 #include "runner/model/batch.h"
-#include "runner/tokenizer/from_gguf.h"
 #include "runner/tokenizer/stream_decoder.h"
 
 namespace longdecode::tool {
@@ -175,9 +175,9 @@ Status run_generate_batch(const GenerateOptions& options) {
   }
   BatchResult result;
   Stopwatch watch;
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.prompt.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.prompt.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model->file()));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(model->file()));
   result.run.load_s = watch.lap();
   result.run.seed = choose_seed(options.seed);
   LD_ASSIGN_OR_RETURN(std::vector<Continued> all,

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "model_file.h"
 #include "option_checks.h"
 #include "output_flags.h"
 
@@ -117,9 +118,7 @@ uint64_t prompt_seed(uint64_t seed, size_t prompt_idx) {
 }
 
 Status check_prompt_options(const CLI::App& command, PromptOptions& options) {
-  if (options.model_path.empty()) {
-    return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");
-  }
+  LD_RETURN_IF_ERROR(check_model_path(options.model_path));
   if (!options.texts.empty() && !options.file_paths.empty()) {
     return invalid_argument("-p and -f exclude each other");
   }

@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "longdecode/kv_format.h"
+#include "model_file.h"
 #include "runner/model/session.h"
 #include "runner/tokenizer/from_gguf.h"
 
@@ -35,11 +36,11 @@ Json chat_template(const runner::GgufFile& file) {
 }  // namespace
 
 Result<Json> model_facts(const std::string& path) {
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(path));
   const runner::GgufFile& file = model->file();
   const runner::ModelConfig& config = model->config();
   LD_ASSIGN_OR_RETURN(const auto data, runner::tokenizer_data(file));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(file));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(file));
   return Json{{"path", path},
               {"name", config.name},
               {"architecture", config.architecture},

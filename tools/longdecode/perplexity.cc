@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "build_info.h"
 #include "commands.h"
+#include "model_file.h"
 #include "open_session.h"
 #include "option_checks.h"
 #include "output.h"
@@ -131,7 +132,7 @@ Status run_perplexity(const PerplexityOptions& options) {
   for (const std::string& flag : options.unused_flags) {
     print_note(fmt::format("{} has no effect with --method {}", flag, options.method));
   }
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   LD_RETURN_IF_ERROR(check_layers(options.session, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokens,
                       read_text_tokens(options.text_path, *model, options.context_len, kMinTokens));

@@ -11,6 +11,7 @@
 #include "benchmarks/study/layer_sample.h"
 #include "benchmarks/study/study.h"
 #include "commands.h"
+#include "model_file.h"
 #include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
@@ -104,7 +105,7 @@ Status run_study_format(const StudyOptions& options) {
   std::vector<std::string> inputs = options.text_paths;
   inputs.push_back(options.model_path);
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path, inputs));
-  LD_ASSIGN_OR_RETURN(const auto model, runner::Model::load(options.model_path));
+  LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   std::vector<study::LayerResult> layers;
   for (const std::string& path : options.text_paths) {
     LD_ASSIGN_OR_RETURN(const auto samples, sample_text(options, model, path));

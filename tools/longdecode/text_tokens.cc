@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "model_file.h"
 #include "prompt.h"
-#include "runner/tokenizer/from_gguf.h"
 
 namespace longdecode::tool {
 
@@ -20,11 +20,6 @@ void add_text_flags(CLI::App& command, std::string& model_path, int64_t& context
       ->envname("LONGDECODE_CTX_SIZE");
 }
 
-Status check_model_path(const std::string& model_path) {
-  if (!model_path.empty()) return {};
-  return invalid_argument("no model: give -m FILE (a GGUF file) or set LONGDECODE_MODEL");
-}
-
 Result<std::vector<int32_t>> read_text_tokens(const std::string& path, const runner::Model& model,
                                               int64_t context_len, int64_t min_tokens) {
   const int64_t model_context = model.config().context_len;
@@ -35,7 +30,7 @@ Result<std::vector<int32_t>> read_text_tokens(const std::string& path, const run
   PromptOptions options;
   options.file_paths = {path};
   LD_ASSIGN_OR_RETURN(const std::string text, read_prompt(options, 0));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(model.file()));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(model.file()));
   LD_ASSIGN_OR_RETURN(auto encoding, encode_prompt(options, 0, text, model.file(), tokenizer));
   std::vector<int32_t> tokens = std::move(encoding.ids);
   const auto num_tokens = static_cast<int64_t>(tokens.size());

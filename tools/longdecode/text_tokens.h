@@ -15,9 +15,6 @@ namespace longdecode::tool {
 // -m and -c. context_len 0: all of the text, at most the model's context.
 void add_text_flags(CLI::App& command, std::string& model_path, int64_t& context_len);
 
-// An error for `-m` left out.
-Status check_model_path(const std::string& model_path);
-
 // The first context_len tokens of the file (plain UTF-8 text; "-": stdin). kInvalidArgument when
 // the text is shorter than context_len, when the model's context is, or when fewer than min_tokens
 // would be left; it says both numbers.

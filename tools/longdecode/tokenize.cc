@@ -8,11 +8,11 @@
 #include "base/status_macros.h"
 #include "commands.h"
 #include "generate_options.h"
+#include "model_file.h"
 #include "output.h"
 #include "output_flags.h"
 #include "prompt.h"
 #include "runner/gguf/gguf_file.h"
-#include "runner/tokenizer/from_gguf.h"
 
 namespace longdecode::tool {
 namespace {
@@ -43,8 +43,8 @@ Status run_tokenize(const TokenizeOptions& options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output,
                       JsonOutput::open(options.json_path, input_paths(options.prompt)));
   LD_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options.prompt, 0));
-  LD_ASSIGN_OR_RETURN(const auto file, runner::GgufFile::open(options.prompt.model_path));
-  LD_ASSIGN_OR_RETURN(const auto tokenizer, runner::load_tokenizer(file));
+  LD_ASSIGN_OR_RETURN(const auto file, open_model_file(options.prompt.model_path));
+  LD_ASSIGN_OR_RETURN(const auto tokenizer, model_tokenizer(file));
   LD_ASSIGN_OR_RETURN(const auto encoding,
                       encode_prompt(options.prompt, 0, prompt, file, tokenizer));
   if (!output.is_stdout()) {
