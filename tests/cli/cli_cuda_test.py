@@ -112,6 +112,13 @@ class Cuda(unittest.TestCase):
             self.assertGreater(row["tok_s"], 0)
         self.assertLess(rows[7]["kept_fraction"], 1.0)
 
+    def test_flags_without_effect_on_random_weights(self):
+        result = self.command("bench", "model", "--random-weights", "smollm2-135m", "-n", "1", "-r",
+                              "1", "-p", "5", "--layer-delta", "1=2", "--method", "dense")
+        for flag in ("--n-prompt", "--layer-delta"):
+            self.assertIn(f"note: {flag} has no effect with --random-weights\n",
+                          result.stderr.decode())
+
     def test_perplexity_is_that_of_the_cpu(self):
         def perplexity(device):
             flags = ("perplexity", "-m", MODEL, "-f", ROOT / "LICENSE", "-c", "1024", "--method",

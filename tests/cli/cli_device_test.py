@@ -37,9 +37,27 @@ class Device(unittest.TestCase):
         text.write_text("one two three four five six seven eight")
         reason = CUDA["reason"]
         for flags in (["generate", "-m", MODEL, "-p", "a", "-n", "1"],
-                      ["perplexity", "-m", MODEL, "-f", text],
-                      ["bench", "model", "-m", MODEL, "-n", "1", "-p", "0"]):
-            self.assert_refused(1, [*flags, "--device", "cuda"], reason)
+                      ["generate", "-m", MODEL, "-p", "a", "-n", "1", "--delta", "3"],
+                      ["generate", "-m", MODEL, "-p", "a", "-n", "1", "--method", "ffd"],
+                      ["perplexity", "-m", MODEL, "-f", text, "--delta", "3"],
+                      ["bench", "model", "-m", MODEL, "-n", "1", "-p", "0"],
+                      ["bench", "attention", "--op", "mla"]):
+            self.assert_refused(1, [*flags, "--device", "cuda"], reason)  # alone, without a note
+
+    @unittest.skipUnless(HAS_MODEL, NO_MODEL)
+    def test_flags_of_cuda_are_noted_on_the_cpu(self):
+        graph, parallel = (f"longdecode: note: {flag} has no effect on the CPU"
+                           for flag in ("--graph", "--parallel"))
+        prompts = ["generate", "-p", "a", "-p", "b", "-n", "1"]
+        for flags, expected in ((prompts, []), ([*prompts, "--parallel", "2"], [parallel]),
+                                ([*prompts, "--graph", "off", "--parallel", "2"], [graph, parallel]),
+                                (["generate", "-i", "--graph", "off"], [graph]),
+                                (["bench", "model", "-n", "1", "-p", "0", "-r", "1", "--graph", "off"],
+                                 [graph])):
+            result = run(*flags, "-m", MODEL)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            notes = [line for line in result.stderr.decode().splitlines() if "note:" in line]
+            self.assertEqual(notes, expected)
 
     @unittest.skipIf(CUDA["available"], NO_GPU)
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
@@ -109,9 +127,7 @@ class Device(unittest.TestCase):
         if not CUDA["available"]:
             cuda_and_model = {"LONGDECODE_DEVICE": "cuda", "LONGDECODE_MODEL": "x"}
             self.assert_refused(1, llama, CUDA["reason"], env=cuda_and_model)
-            error = run(*llama, "-p", "5", "--layer-delta", "1=2", env=auto).stderr.decode()
-            for flag in ("--n-prompt", "--layer-delta"):
-                self.assertIn(f"note: {flag} has no effect with --random-weights\n", error)
+            self.assert_refused(1, [*llama, "-p", "5"], CUDA["reason"], env=auto)
 
     @unittest.skipIf(IS_BUILT, "this build has the CUDA backend")
     def test_random_weights_without_the_backend(self):

@@ -126,8 +126,8 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   for (const ShapeRequest& request : requests) inputs.push_back(request.dump);
   LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path, inputs));
   std::vector<bench::ShapeSpec> shapes;
-  for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
+  for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
   bench::BenchOptions bench_options;
   LD_ASSIGN_OR_RETURN(bench_options.timing, parse_timing(options.timing, device.type));
   bench_options.num_reps = options.num_reps;

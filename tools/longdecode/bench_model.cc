@@ -307,10 +307,12 @@ Status check(const CLI::App& command, BenchModelOptions& options) {
     LD_RETURN_IF_ERROR(check_choice("--method", method, {"dense", "ffd"}));
   }
   LD_RETURN_IF_ERROR(check_batches(options, is_random));
+  if (!is_random) LD_RETURN_IF_ERROR(check_one_graph(options.session));
+  if (is_random) options.session.device = "cuda";  // "auto" has no choice
   LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
-  if (!is_random) return check_one_graph(options.session);
-  for (const char* flag : {"--file", "--n-prompt", "--dense-layers", "--layer-delta"}) {
-    if (command.count(flag) == 0) continue;
+  if (!is_random) return {};
+  for (const std::string& flag :
+       given_flags(command, {"--file", "--n-prompt", "--dense-layers", "--layer-delta"})) {
     print_note(fmt::format("{} has no effect with --random-weights", flag));
   }
   return {};

@@ -179,9 +179,9 @@ Status check_generate_options(const CLI::App& command, GenerateOptions& options)
     return invalid_argument("--top-p is {}; it must be within 0 and 1", options.sampler.top_p);
   }
   LD_RETURN_IF_ERROR(check_choice("--method", options.method, {"dense", "ffd"}));
-  LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
   LD_RETURN_IF_ERROR(check_one_graph(options.session));
   LD_RETURN_IF_ERROR(check_within("--ffd-min-len", options.ffd_min_len, 0, kMaxCount));
+  LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
   if (options.method != "ffd") options.unused_flags = given_ffd_flags(command);
   return {};
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/errors.h"
@@ -24,12 +26,10 @@ bool is_of_the_device(StatusCode code) {
          code == StatusCode::kOutOfMemory;
 }
 
-// Once a reason: bench model opens a session for every method.
-void print_why_on_cpu(const std::string& reason) {
-  static std::string printed;
-  if (reason == printed) return;
-  printed = reason;
-  print_note(fmt::format("on the CPU, because {}", reason));
+// bench model opens a session for every method.
+void print_note_once(const std::string& text) {
+  static std::set<std::string> printed;
+  if (printed.insert(text).second) print_note(text);
 }
 
 constexpr int64_t kMebibyte = 1 << 20;
@@ -73,7 +73,10 @@ Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
   if (flags.device == "auto" && find_backend(DeviceType::kCuda).ok()) {
     Result<runner::Session> session = open_on_cuda(model, flags, options, progress, room);
     if (session.ok() || !is_of_the_device(session.status().code())) return session;
-    print_why_on_cpu(session.status().message());
+    print_note_once(fmt::format("on the CPU, because {}", session.status().message()));
+  }
+  for (const std::string& flag : flags.cuda_flags) {
+    print_note_once(fmt::format("{} has no effect on the CPU", flag));
   }
   return runner::Session::create(std::move(model), options);
 }

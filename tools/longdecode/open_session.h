@@ -20,7 +20,8 @@ struct BatchRoom {
 };
 
 // --device auto: the GPU. Where there is none, or it has no kernels or no room for this model, the
-// CPU, and one note says why (not in a build without the CUDA backend: it never had the choice).
+// CPU, and one note says why (not in a build without the CUDA backend: it never had the choice). On
+// the CPU a note names the given flags that have no effect there.
 Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
                                      const SessionFlags& flags, Method method, int64_t context_len,
                                      bool progress, const BatchRoom& room = {});

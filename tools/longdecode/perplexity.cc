@@ -158,8 +158,8 @@ Status check(const CLI::App& command, PerplexityOptions& options) {
   }
   LD_RETURN_IF_ERROR(check_choice("--method", options.method, {"dense", "ffd"}));
   if (options.method == "dense") options.unused_flags = given_ffd_flags(command);
-  LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
-  return check_one_graph(options.session);
+  LD_RETURN_IF_ERROR(check_one_graph(options.session));
+  return check_session_flags(command, options.session);
 }
 
 }  // namespace

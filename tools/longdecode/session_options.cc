@@ -144,7 +144,10 @@ Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
     LD_RETURN_IF_ERROR(check_choice("--graph", graph, {"any-length", "block", "off"}));
   }
   LD_RETURN_IF_ERROR(check_choice("--device", flags.device, {"auto", "cpu", "cuda"}));
-  return flags.device == "cuda" ? check_cuda_kv_type(flags) : Status();
+  flags.cuda_flags = given_flags(command, {"--graph", "--parallel"});
+  if (flags.device != "cuda") return {};
+  LD_RETURN_IF_ERROR(check_cuda_kv_type(flags));
+  return detect_device(DeviceType::kCuda).status();
 }
 
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {
@@ -160,13 +163,20 @@ Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config
   return {};
 }
 
-std::vector<std::string> given_ffd_flags(const CLI::App& command) {
+std::vector<std::string> given_flags(const CLI::App& command,
+                                     std::initializer_list<const char*> flags) {
   std::vector<std::string> given;
-  for (const char* flag : {"--delta", "--layer-delta", "--margin-sigmas", "--certified",
-                           "--sink-tokens", "--recent-tokens", "--dense-layers"}) {
-    if (command.count(flag) > 0) given.push_back(flag);
+  for (const char* flag : flags) {
+    const CLI::Option* option = command.get_option_no_throw(flag);
+    if (option != nullptr && option->count() > 0) given.push_back(flag);
   }
   return given;
+}
+
+std::vector<std::string> given_ffd_flags(const CLI::App& command) {
+  return given_flags(command,
+                     {"--delta", "--layer-delta", "--margin-sigmas", "--certified", "--sink-tokens",
+                      "--recent-tokens", "--dense-layers", "--ffd-min-len"});
 }
 
 Result<runner::SessionOptions> session_options(const SessionFlags& flags, Method method,

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct SessionFlags {
   std::vector<runner::LayerDelta> layer_deltas;      // filled by the check
   std::string kv_type = "auto";                      // f16 on the CPU, bf16 on CUDA
   std::vector<std::string> graphs = {"any-length"};  // one, but for benchmarks
+  std::vector<std::string> cuda_flags;               // given; filled by the check
 };
 
 // -t alone, for a command without a method. num_threads 0: the CPUs of this process.
@@ -31,13 +33,18 @@ Status check_thread_flag(const CLI::App& command, int32_t num_threads);
 
 void add_session_flags(CLI::App& command, SessionFlags& flags);
 
-// After parsing, before any work: every value is in range. Fills layer_deltas.
+// After parsing, before any work and any note: every value is in range, and with --device cuda
+// there is a GPU. Fills layer_deltas and cuda_flags.
 Status check_session_flags(const CLI::App& command, SessionFlags& flags);
 
 // Of a model that is there: every layer named by a flag exists.
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config);
 
-// Flags given on the command line that have no effect without FFD.
+// Those of the flags that are given, on the command line or in the environment.
+std::vector<std::string> given_flags(const CLI::App& command,
+                                     std::initializer_list<const char*> flags);
+
+// Given flags that have no effect without FFD.
 std::vector<std::string> given_ffd_flags(const CLI::App& command);
 
 // On the CPU; put_on_cuda makes them options of a CUDA device.
