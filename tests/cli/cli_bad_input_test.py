@@ -57,6 +57,11 @@ class BadInput(unittest.TestCase):
         self.refused(["dump-qkv", "-m", "x.gguf", "-f", "x", "-o", "-"], "-o is -", "a path")
         self.refused(["generate", "-m", "x.gguf", "-p", "x", "--prompt-cache", "-"],
                      "--prompt-cache is -")
+        self.refused(["generate", "-n", "1", "-n", "2"], "--predict is given 2 times; allowed: once")
+        self.refused(["info", "--json", "a", "--json", "a"], "--json is given 2 times")
+        self.refused(["generate", "-n"], "--predict has no value; allowed: an integer")
+        self.refused(["info", "-m"], "--model has no value; allowed: a file name")
+        self.refused(["bench", "attention", "--kv-len"], "--kv-len has no value; allowed: an integer")
         for flag in ["--delta", "--margin-sigmas"]:
             self.refused(["bench", "attention", "--method", "dense", flag, "nan"], flag, "nan")
 
@@ -70,8 +75,29 @@ class BadInput(unittest.TestCase):
                            (generate + ["--predict", "0x10"], '"0x10" is not decimal'),
                            (bench + ["--seed", "99999999999999999999"],
                             "99999999999999999999 is out of range"),
-                           (generate + ["--temp", "1e300"], "1e300 is out of range")]:
+                           (generate + ["--temp", "1e300"], "1e300 is out of range"),
+                           (generate + ["--predict", " 010"], '" 010" is not decimal'),
+                           (generate + ["--dense-layers", "1,010"], '"010" is not decimal'),
+                           (bench + ["--margin-sigmas", "1,1e300"], "1e300 is out of range"),
+                           (bench + ["--flush-bytes", "010"], '"010"; allowed: 0 to'),
+                           (bench + ["--flush-bytes", "-1"], '"-1"; allowed: 0 to'),
+                           (bench + ["--flush-bytes", "99999999999999G"], '"99999999999999G"')]:
             self.refused(args, args[-2], part)
+        huge = "99999999999999999999"
+        for args, text, bits in [(generate + ["--predict"], huge, 64),
+                                 (generate + ["--predict"], f" {huge}", 64),
+                                 (generate + ["--predict"], "-9223372036854775809", 64),
+                                 (generate + ["--threads"], "2147483648", 32),
+                                 (generate + ["--top-k"], "-2147483649", 32),
+                                 (generate + ["--dense-layers"], "4294967296", 32),
+                                 (["bench", "model", "-m", "x", "--n-depth"], huge, 64),
+                                 (["bench", "model", "-m", "x", "--batch"], "2147483648", 32),
+                                 (bench + ["--kv-len"], huge, 64)]:
+            self.refused([*args, text], f"{args[-1]}: {text} is out of range; allowed: an integer of "
+                         f"{bits} bits")
+        self.refused([*bench, "--kv-len", f"1,{huge}"], f"--kv-len: {huge} is out of range")
+        self.refused([*bench, "--kv-len", "99999999999"], "--kv-len is 99999999999; allowed")
+        self.refused([*generate, "-n", f"{huge}x"], f'--predict is "{huge}x"; allowed: an integer')
         self.refused(generate, "LONGDECODE_N_PREDICT", '"010" is not decimal',
                      env={"LONGDECODE_N_PREDICT": "010"})
 
@@ -144,11 +170,18 @@ class BadInput(unittest.TestCase):
         for text in ("0,,1", "", ",", "0,", ",0", "0,x", "0,1.5"):
             self.refused([*generate, "--dense-layers", text],
                          f'--dense-layers is "{text}"; allowed: integers, separated by commas')
-        self.refused([*generate, "--layer-delta", "0=1,,1=2"], '"0=1,,1=2"')
+        for text in ("", "0=1,,1=2"):
+            self.refused([*generate, "--layer-delta", text], 'has ""; allowed: LAYER=DELTA, e.g.')
+        for text in ("", "off,"):
+            self.refused([*generate, "--graph", text], "--graph is", "any-length, block, off")
         bench = ["bench", "attention"]
+        for flag, allowed in (("--op", "gqa, mla"), ("--method", "dense, ffd"),
+                              ("--dtype", "bf16, f16, f32"), ("--device", "auto, cpu, cuda"),
+                              ("--workload", "planted, clustered, dump"), ("--flush-bytes", "0 to")):
+            self.refused([*bench, flag, ""], flag, f'is ""; allowed: {allowed}')
         self.refused([*bench, "--kv-len", "128,,256"], '--kv-len is "128,,256"')
         self.refused([*bench, "--kept", "0.5,"], '--kept is "0.5,"; allowed: numbers')
-        self.refused([*bench, "--method", "dense,"], '--method is "dense,"')
+        self.refused([*bench, "--method", "dense,"], '--method is ""; allowed: dense, ffd')
         self.refused(["bench", "model", "-m", "x", "-d", ""], 'is ""; allowed: integers')
         self.refused(["dump-qkv", "-m", "x", "-f", "x", "-o", "y", "--layers", "1,,2"], '"1,,2"')
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "base/status_macros.h"
 #include "commands.h"
 #include "list_option.h"
+#include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
 
@@ -27,7 +29,7 @@ struct BenchAttentionOptions {
   int32_t num_threads = 0;
   std::string timing = "auto";
   std::optional<int32_t> num_reps;
-  std::optional<uint64_t> flush_bytes;
+  std::optional<int64_t> flush_bytes;
   std::string json_path;
 };
 
@@ -57,9 +59,7 @@ Result<bench::Timing> parse_timing(const std::string& name, DeviceType device) {
 constexpr const char* kCudaAsSm80 = "cuda:sm_80";
 
 Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
-  if (name != "auto" && name != "cpu" && name != "cuda" && name != kCudaAsSm80) {
-    return invalid_argument("--device is {}; allowed: auto, cpu, cuda, {}", name, kCudaAsSm80);
-  }
+  LD_RETURN_IF_ERROR(check_choice("--device", name, {"auto", "cpu", "cuda", kCudaAsSm80}));
   if (num_threads < 0 || num_threads > kMaxThreads) {
     return invalid_argument("--threads is {}; allowed: 1 to {}, or 0 for all", num_threads,
                             kMaxThreads);
@@ -83,6 +83,7 @@ Status in_flags(const Status& status) {
                                                         {"num_q_heads", "--num-q-heads"},
                                                         {"max_query_len", "--query-len"},
                                                         {"max_kv_len", "--kv-len"},
+                                                        {"kv_len", "--kv-len"},
                                                         {"max_batch", "--batch"},
                                                         {"ffd.delta", "--delta"},
                                                         {"ffd.margin_sigmas", "--margin-sigmas"},
@@ -131,12 +132,7 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   bench::BenchOptions bench_options;
   LD_ASSIGN_OR_RETURN(bench_options.timing, parse_timing(options.timing, device.type));
   bench_options.num_reps = options.num_reps;
-  if (options.flush_bytes) {
-    if (*options.flush_bytes > uint64_t{INT64_MAX}) {
-      return invalid_argument("--flush-bytes is out of range; allowed: 0 to {}", INT64_MAX);
-    }
-    bench_options.flush_bytes = static_cast<int64_t>(*options.flush_bytes);
-  }
+  bench_options.flush_bytes = options.flush_bytes;
   bench_options.progress = [](const std::string& line) { write_stderr(line + "\n"); };
   auto bench = bench::AttentionBench::create(std::move(shapes), device, bench_options);
   if (!bench.ok()) return in_flags(bench.status());
@@ -144,6 +140,21 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   if (!output.is_stdout()) LD_RETURN_IF_ERROR(write_stdout(rows_to_table(rows, device)));
   LD_RETURN_IF_ERROR(output.write(rows_to_json(rows, device)));
   return check_rows(rows);
+}
+
+// "512M" as "536870912".
+std::string count_of_bytes(const std::string& text) {
+  std::string count = text;
+  const size_t first_unit = std::min(text.find_first_not_of("0123456789"), text.size());
+  bool is_good = first_unit > 0 && integer_problem(text.substr(0, first_unit), 64).empty();
+  try {
+    is_good = is_good && CLI::AsSizeValue(false)(count).empty();
+  } catch (const CLI::ValidationError&) {
+    is_good = false;
+  }
+  if (is_good && integer_problem(count, 64).empty()) return count;
+  throw CLI::ValidationError(fmt::format(
+      "the value is \"{}\"; allowed: 0 to {}, or with a unit: 512M, 2G", text, INT64_MAX));
 }
 
 void add_shape_options(CLI::App& app, ShapeRequest& shape) {
@@ -203,7 +214,8 @@ void add_bench_attention(CLI::App& bench, Status& outcome) {
                   "Bytes read to flush the caches before each call, e.g. 512M; default 8 x the "
                   "last-level cache (CUDA: 384M); less (CUDA: than 256M) is reported as "
                   "cold-partial, 0 as warm")
-      ->transform(CLI::AsSizeValue(false));
+      ->type_name("BYTES")
+      ->transform(count_of_bytes);
   add_json_flag(*app, options->json_path);
   app->footer(kFooter);
   app->callback([options, &outcome] { outcome = run_bench_attention(*options); });

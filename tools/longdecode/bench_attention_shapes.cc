@@ -115,19 +115,16 @@ Status read_shape(const Json& object, ShapeRequest& shape) {
 }
 
 Result<DType> parse_dtype(const std::string& name) {
+  LD_RETURN_IF_ERROR(check_choice("--dtype", name, {"bf16", "f16", "f32"}));
   if (name == "bf16") return DType::kBF16;
-  if (name == "f16") return DType::kF16;
-  if (name == "f32") return DType::kF32;
-  return invalid_argument("--dtype is {}; allowed: bf16, f16, f32", name);
+  return name == "f16" ? DType::kF16 : DType::kF32;
 }
 
 Result<bench::WorkloadKind> parse_workload(const ShapeRequest& request) {
+  LD_RETURN_IF_ERROR(
+      check_choice("--workload", request.workload, {"planted", "clustered", "dump"}));
   if (request.workload == "planted") return bench::WorkloadKind::kPlanted;
   if (request.workload == "clustered") return bench::WorkloadKind::kClustered;
-  if (request.workload != "dump") {
-    return invalid_argument("--workload is {}; allowed: planted, clustered, dump",
-                            request.workload);
-  }
   if (request.dump.empty()) return invalid_argument("--workload is dump, and --dump is empty");
   if (request.op != "gqa") {
     return invalid_argument("--op is {}; allowed with --workload dump: gqa", request.op);
@@ -137,9 +134,7 @@ Result<bench::WorkloadKind> parse_workload(const ShapeRequest& request) {
 
 Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) {
   for (const std::string& name : request.method) {
-    if (name != "dense" && name != "ffd") {
-      return invalid_argument("--method is {}; allowed: dense, ffd", name);
-    }
+    LD_RETURN_IF_ERROR(check_choice("--method", name, {"dense", "ffd"}));
     const Method method = name == "ffd" ? Method::kFfd : Method::kDense;
     if (std::find(methods.begin(), methods.end(), method) != methods.end()) continue;
     if (request.op == "mla" && method == Method::kFfd) {
@@ -163,9 +158,7 @@ Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) 
 
 Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes) {
   bench::ShapeSpec shape;
-  if (request.op != "gqa" && request.op != "mla") {
-    return invalid_argument("--op is {}; allowed: gqa, mla", request.op);
-  }
+  LD_RETURN_IF_ERROR(check_choice("--op", request.op, {"gqa", "mla"}));
   shape.op = request.op == "mla" ? Op::kMla : Op::kGqa;
   shape.methods.clear();
   LD_RETURN_IF_ERROR(parse_methods(request, shape.methods));

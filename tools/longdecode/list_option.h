@@ -10,34 +10,48 @@
 #include <type_traits>
 #include <vector>
 
+#include "option_checks.h"
+
 namespace longdecode::tool {
 
+// What is wrong with the text of a number; "" for words, which are left to the command: it knows
+// those that are allowed.
 template <typename T>
-bool parse_list(const std::string& text, std::vector<T>& values) {
+std::string value_problem(const std::string& text) {
+  if constexpr (std::is_integral_v<T>) return integer_problem(text, 8 * int{sizeof(T)});
+  if constexpr (std::is_floating_point_v<T>) return float_problem(text);
+  return "";
+}
+
+// Appends the values of "0,1", or says what is wrong with them.
+template <typename T>
+std::string parse_list(const std::string& text, const char* kind, std::vector<T>& values) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string item = text.substr(begin, end - begin);
+    const std::string problem = item.empty() ? "" : value_problem<T>(item);
+    if (!problem.empty()) return ": " + problem;
     T value{};
-    if (item.empty() || !CLI::detail::lexical_cast(item, value)) return false;
+    if (!CLI::detail::lexical_cast(item, value)) {
+      return fmt::format(" is \"{}\"; allowed: {}, separated by commas", text, kind);
+    }
     values.push_back(value);
     begin = end + 1;
   }
-  return true;
+  return "";
 }
 
 // `values` holds the default. The option may be given as 1,2 or as 1 2.
 template <typename T>
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<T>& values,
                              const std::string& description) {
-  const char* kind = std::is_same_v<T, std::string> ? "words"
-                     : std::is_integral_v<T>        ? "integers"
-                                                    : "numbers";
-  const auto parse = [&values, name, kind](const CLI::results_t& texts) {
+  const std::string long_name = name.substr(name.rfind("--"));
+  const auto parse = [&values, long_name](const CLI::results_t& texts) {
     values.clear();
     for (const std::string& text : texts) {
-      if (parse_list(text, values)) continue;
-      throw CLI::ValidationError(
-          fmt::format("{} is \"{}\"; allowed: {}, separated by commas", name, text, kind));
+      const std::string problem =
+          parse_list(text, std::is_integral_v<T> ? "integers" : "numbers", values);
+      if (!problem.empty()) throw CLI::ValidationError(long_name + problem);
     }
     return true;
   };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -19,25 +20,29 @@ std::string empty_value(const std::string& type) {
 
 }  // namespace
 
-const char* allowed_values(const std::string& type) {
+std::string allowed_values(const std::string& type) {
   if (type == "INT") return "an integer";
-  if (type == "UINT") return "an integer, 0 or more";
   if (type == "FLOAT") return "a number";
-  return "true or false";
+  if (type == "FILE") return "a file name";
+  return type.empty() ? "true or false" : type;
 }
 
-std::string integer_problem(const std::string& text, const std::string& type) {
-  if (text.empty()) return empty_value(type);
-  const size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
-  if (text.size() > first + 1 && text[first] == '0') {
-    return fmt::format("\"{}\" is not decimal; allowed: {} without leading zeros", text,
-                       allowed_values(type));
+std::string integer_problem(const std::string& text, int num_bits) {
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  while (begin < end && std::isspace(static_cast<unsigned char>(*begin)) != 0) ++begin;
+  if (begin == end) return empty_value("INT");
+  if (*begin == '+') ++begin;
+  const char* first_digit = begin + (begin < end && *begin == '-' ? 1 : 0);
+  if (end - first_digit > 1 && *first_digit == '0') {
+    return fmt::format("\"{}\" is not decimal; allowed: an integer without leading zeros", text);
   }
   int64_t value = 0;
-  const auto result =
-      std::from_chars(text.data() + (text[0] == '+' ? 1 : 0), text.data() + text.size(), value);
-  if (result.ec != std::errc::result_out_of_range) return "";
-  return fmt::format("{} is out of range; allowed: {} of 64 bits", text, allowed_values(type));
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  const int64_t max = std::numeric_limits<int64_t>::max() >> (64 - num_bits);
+  const bool fits = error != std::errc::result_out_of_range && value <= max && value >= -max - 1;
+  if (fits || stop != end) return "";
+  return fmt::format("{} is out of range; allowed: an integer of {} bits", text, num_bits);
 }
 
 std::string float_problem(const std::string& text) {

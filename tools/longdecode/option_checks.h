@@ -13,12 +13,13 @@ namespace longdecode::tool {
 
 inline constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 
-// What an option of the type, as CLI11 names it (INT, UINT, FLOAT, else a flag), takes.
-const char* allowed_values(const std::string& type);
+// What an option of the type takes: INT, FLOAT and "" (a flag) as CLI11 names them, FILE; else the
+// name of the type.
+std::string allowed_values(const std::string& type);
 
-// "" where the conversion of the text to a number of the type (INT, UINT; the second one FLOAT)
-// gives the value that is written there, or says why not.
-std::string integer_problem(const std::string& text, const std::string& type);
+// "" where the conversion of the text to a number (an integer of num_bits; FLOAT) gives the value
+// that is written there, or is refused as no number; else what is wrong.
+std::string integer_problem(const std::string& text, int num_bits);
 std::string float_problem(const std::string& text);
 
 Status check_choice(const char* flag, const std::string& value,

@@ -46,8 +46,24 @@ std::string bad_conversion(const CLI::App& command, const std::string& message) 
   const std::string name = message.substr(kPrefix.size(), equals - kPrefix.size());
   const CLI::Option* option = command.get_option_no_throw(name);
   if (option == nullptr) return message;
-  return fmt::format("{} is \"{}\"; allowed: {}", name, message.substr(equals + 3),
-                     allowed_values(option->get_type_name()));
+  const std::string text = message.substr(equals + 3);
+  const std::string type = option->get_type_name();
+  // check_option_texts has let 64 bits pass.
+  const std::string problem = type == "INT" ? integer_problem(text, 32) : "";
+  if (!problem.empty()) return fmt::format("{}: {}", name, problem);
+  return fmt::format("{} is \"{}\"; allowed: {}", name, text, allowed_values(type));
+}
+
+// "--temp: At Most 1 required but received 2", "--temp: 1 required FLOAT missing".
+std::string bad_count(const CLI::App& command, const std::string& message) {
+  const std::string name = message.substr(0, message.find(':'));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr) return message;
+  if (message.find("missing") != std::string::npos) {
+    return fmt::format("{} has no value; allowed: {}", name,
+                       allowed_values(option->get_type_name()));
+  }
+  return fmt::format("{} is given {} times; allowed: once", name, option->count());
 }
 
 // What is no option's value, in the order of the command line.
@@ -100,8 +116,8 @@ void check_option_texts(CLI::App& app) {
       });
     } else if (option->get_expected_max() > 1) {  // a list, whose parts add_list_option checks
       continue;
-    } else if (type == "INT" || type == "UINT") {
-      option->check([type](const std::string& text) { return integer_problem(text, type); });
+    } else if (type == "INT") {
+      option->check([](const std::string& text) { return integer_problem(text, 64); });
     } else if (type == "FLOAT") {
       option->check(float_problem);
     }
@@ -117,7 +133,10 @@ std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, 
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     return stray_words(app.remaining(true));
   }
-  const std::string text = bad_conversion(chosen_command(app), error.what());
+  const CLI::App& command = chosen_command(app);
+  const bool is_count = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  const std::string text =
+      is_count ? bad_count(command, error.what()) : bad_conversion(command, error.what());
   return name_environment(app, argc, argv, text);
 }
 

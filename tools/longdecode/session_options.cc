@@ -72,7 +72,7 @@ Result<runner::LayerDelta> parse_layer_delta(const std::string& text) {
   if (layer.empty() || delta.empty() || *layer_end != '\0' || *delta_end != '\0') {
     return invalid_argument("--layer-delta has \"{}\"; allowed: LAYER=DELTA, e.g. 0=inf,1=7", text);
   }
-  for (const std::string& problem : {integer_problem(layer, "INT"), float_problem(delta)}) {
+  for (const std::string& problem : {integer_problem(layer, 64), float_problem(delta)}) {
     if (!problem.empty()) return invalid_argument("--layer-delta has \"{}\": {}", text, problem);
   }
   LD_RETURN_IF_ERROR(check_within("the layer of --layer-delta", layer_idx, 0, kMaxCount));
