@@ -151,8 +151,9 @@ class FoldedSteps {
   }
 
  private:
-  // 64 channels would take too many registers: they are folded again where they are used.
-  static constexpr bool kKeeps = C::kFoldBlocks <= 4;
+  // 64 channels would take too many registers, and nvcc 13.0 does not end compiling a single block:
+  // they are folded again where they are used.
+  static constexpr bool kKeeps = C::kFoldBlocks > 1 && C::kFoldBlocks <= 4;
 
   __device__ __forceinline__ void fold(int i, float (&f)[8]) const {
     const int4 steps = C::shared_int4(s_steps_ + 64 * i);
