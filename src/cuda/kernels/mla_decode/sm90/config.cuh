@@ -26,6 +26,8 @@ inline constexpr int kStages = 2;                             // 144 KB in fligh
 inline constexpr int kSegmentSlots = 2;
 // A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
 inline constexpr int kFirstBoxes = 3;
+// Sequences of so many tiles, one a CTA, exchange weights instead of partials; up to 32 rows.
+inline constexpr int kExchangeSplits = kValueChunks;
 
 template <Tile kTile>
 struct Config {
@@ -76,6 +78,8 @@ struct Config {
     alignas(16) int4 splits[2];
     uint32_t num_splits;
     uint32_t num_tiles;  // that the CTA has attended; there with num_splits
+    // Of the sequence if it exchanges weights, else 0; there with num_splits.
+    int32_t exchanged_kv_len;
     uint64_t k_full[kStages], k_empty[kStages];
     uint64_t first_full[kFirstBoxes - 1];  // later parts of a CTA's first tile; rows <= 32
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
@@ -92,7 +96,10 @@ struct Config {
 // Named barriers; 0 is __syncthreads.
 inline constexpr int kScoreBarrier = 1;  // the 128 scoring threads
 inline constexpr int kMergeBarrier = 2;  // the threads of the kMergeWarps
-inline constexpr int kMergeWarps = 8;    // split roles: the accumulating warps, else all
+// Exchange of weights: the CTA's own scores are done; the factors of the tiles' products are there.
+inline constexpr int kScoredBarrier = 3;
+inline constexpr int kWeightBarrier = 4;
+inline constexpr int kMergeWarps = 8;  // split roles: the accumulating warps, else all
 
 }  // namespace longdecode::cuda::mla_sm90
 

@@ -23,6 +23,12 @@ __device__ __forceinline__ int num_tiles_of(int kv_len) {
   return max(1, (kv_len + kTileTokens - 1) / kTileTokens);
 }
 
+// Whether the CTAs of the sequence exchange weights (exchange.cuh): all of them know.
+__device__ __forceinline__ bool exchanges(const Segment& segment) {
+  return segment.num_splits == kExchangeSplits && segment.tile_stride == kExchangeSplits &&
+         num_tiles_of(segment.kv_len) == kExchangeSplits;
+}
+
 // The fewest splits that keep the longest one as short as max_splits would make it.
 __device__ __forceinline__ int strided_splits(int num_tiles, int per_split) {
   return per_split == 1 ? num_tiles : (num_tiles + per_split - 1) / per_split;
