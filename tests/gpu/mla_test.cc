@@ -144,11 +144,15 @@ void test_shapes(const DeviceInfo& device, Tally& tally) {
   }
 }
 
-// Sequences of eight tiles, which exchange weights instead of partial results: alone, beside equal
-// ones and beside others.
+// Sequences of two to eight tiles, which exchange weights instead of partial results: alone, beside
+// equal ones and beside others.
 void test_exchange(const DeviceInfo& device, Tally& tally) {
-  const std::vector<std::vector<int32_t>> batches = {
-      {512}, {449, 511}, {500, 0, 64, 512, 450, 1, 480, 4096}, std::vector<int32_t>(16, 497)};
+  const std::vector<std::vector<int32_t>> batches = {{512},
+                                                     {449, 511},
+                                                     {500, 0, 64, 512, 450, 1, 480, 4096},
+                                                     std::vector<int32_t>(16, 497),
+                                                     {65, 448, 130, 257, 321, 192, 385},
+                                                     {128, 320, 256, 384}};
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     for (int32_t page_size : {16, 32, 64, 128}) {
       for (int32_t heads : {1, 8, 12, 16, 20, 32}) {

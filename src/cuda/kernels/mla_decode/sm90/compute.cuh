@@ -90,10 +90,10 @@ __device__ __forceinline__ int exchange_halves(float (&value)[kSize], int offset
 
 // Reduces a value per thread row over the 64 tokens of the warpgroup's warps, first over the 8
 // lanes that share the rows: lanes exchange halves of the rows, so that the shuffles halve too.
-// Leaves one value per warp and row in s.warp_rows; a kScoreBarrier must follow.
+// Leaves one value per warp and row in s_rows; a kScoreBarrier must follow.
 template <class C, bool kSum>
 __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kThreadRows],
-                                               uint32_t s_base, int tid) {
+                                               uint32_t s_rows, int tid) {
   constexpr int kCount = C::kThreadRows;  // a power of two
   float value[kCount];
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kT
   constexpr int kIdle = kCount >= 8 ? 0 : kCount == 4 ? 4 : 12;
   if ((lane & kIdle) != 0) return;
   constexpr int kLeft = kCount > 8 ? kCount / 8 : 1;
-  const uint32_t s_row = LD_SHARED(C, s_base, warp_rows) + (tid >> 5) * C::kRows * 4;
+  const uint32_t s_row = s_rows + (tid >> 5) * C::kRows * 4;
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
     const int row = 8 * ((index + i) >> 1) + 2 * (lane & 3) + ((index + i) & 1);
@@ -249,14 +249,14 @@ __device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, ui
     const int low = (i >> 1) * 4 + (i & 1);
     tile_max[i] = fmaxf(scores[low], scores[low + 2]);
   }
-  reduce_in_warp<C, false>(tile_max, s_base, tid);
+  reduce_in_warp<C, false>(tile_max, LD_SHARED(C, s_base, warp_rows), tid);
 }
 
 // (max, sum) of the segment's rows to s.row_stats, complete for all threads.
 template <class C>
 __device__ __forceinline__ void collect_rows(uint32_t s_base, const SoftmaxState<C>& state,
                                              int tid) {
-  reduce_in_warp<C, true>(state.row_sum, s_base, tid);
+  reduce_in_warp<C, true>(state.row_sum, LD_SHARED(C, s_base, warp_rows), tid);
   ptx::named_barrier_sync(kScoreBarrier, 128);
   if (tid < 4) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // Derived constants, shared memory and warp roles of an instance.
 //
 // rows <= 32 (256 threads):  warps 0-3 score, soften and accumulate; warp 4 loads; warps 5-7 only
-//                            help to merge.
+//                            help to merge or to exchange weights.
 // rows >= 48 (512 threads):  warps 0-3 score, with the query rows on M (S = Q K^T); warps 4-7
 //                            accumulate dims 0-255, warps 8-11 dims 256-511 (O^T = V^T P^T); warp
 //                            12 loads. Scoring tile t + 1 overlaps accumulating t.
@@ -26,7 +26,8 @@ inline constexpr int kStages = 2;                             // 144 KB in fligh
 inline constexpr int kSegmentSlots = 2;
 // A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
 inline constexpr int kFirstBoxes = 3;
-// Sequences of so many tiles, one a CTA, exchange weights instead of partials; up to 32 rows.
+// Sequences of at most so many tiles and as many CTAs exchange weights instead of partials
+// (exchange.cuh); up to 32 rows.
 inline constexpr int kExchangeSplits = kValueChunks;
 
 template <Tile kTile>
@@ -96,9 +97,9 @@ struct Config {
 // Named barriers; 0 is __syncthreads.
 inline constexpr int kScoreBarrier = 1;  // the 128 scoring threads
 inline constexpr int kMergeBarrier = 2;  // the threads of the kMergeWarps
-// Exchange of weights: the CTA's own scores are done; the factors of the tiles' products are there.
-inline constexpr int kScoredBarrier = 3;
-inline constexpr int kWeightBarrier = 4;
+// Exchange of weights, all 256 threads: P is sent and q no longer needed; the second half of P is
+// received; the factors of the tiles' products are there.
+inline constexpr int kSentBarrier = 3, kReceivedBarrier = 4, kWeighedBarrier = 5;
 inline constexpr int kMergeWarps = 8;  // split roles: the accumulating warps, else all
 
 }  // namespace longdecode::cuda::mla_sm90

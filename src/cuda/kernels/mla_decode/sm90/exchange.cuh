@@ -1,9 +1,10 @@
-// A sequence of kExchangeSplits tiles, one for each of as many CTAs, is not merged from partial
-// results: a tile's weights P (2 KB for 16 rows) are 16 times smaller than a partial. Each CTA
-// scores its tile and stores P, relative to the tile's own maximum, with the number of the run in
-// every 16 bytes (see merge.cuh). With the weights of all tiles it accumulates one chunk of 64
-// value dims over the whole sequence; the other tiles' chunks have come by TMA meanwhile. Tiles
-// have accumulators of their own, which are joined in fp32 once the maxima and sums are there.
+// A sequence of two to kExchangeSplits tiles in a schedule with as many CTAs for it is not merged
+// from partial results: a tile's weights P (2 KB for 16 rows) are 16 times smaller than a partial.
+// Each CTA that has a tile scores it and stores P, relative to the tile's own maximum, with the
+// number of the run in every 16 bytes (see merge.cuh). With the weights of all tiles each CTA
+// accumulates one chunk of 64 value dims over the whole sequence; the other tiles' chunks have come
+// by TMA meanwhile. Tiles have accumulators of their own, which are joined in fp32 once the maxima
+// and sums are there. There may be fewer tiles than CTAs.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_EXCHANGE_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_EXCHANGE_CUH_
 
@@ -17,6 +18,19 @@ template <class C>
 __device__ __forceinline__ uint32_t exchanged_weights(uint32_t s_base, int tile) {
   static_assert(kExchangeSplits * C::kRows * 128 <= kKeyChunks * C::kQChunkBytes);
   return LD_SHARED(C, s_base, q) + tile * C::kRows * 128;
+}
+
+// Row sums of each scoring warp, [4][kRows] fp32, behind what weigh_tiles writes.
+template <class C>
+__device__ __forceinline__ uint32_t exchanged_sums(uint32_t s_base) {
+  return LD_SHARED(C, s_base, p) + kExchangeSplits * C::kRows * 4;
+}
+
+// Chunk `split` of a tile's values.
+template <class C>
+__device__ __forceinline__ uint32_t exchanged_values(uint32_t s_base, int split, int tile) {
+  return LD_SHARED(C, s_base, ring) +
+         (tile == split ? split * kChunkBytes : kStageBytes + tile * kChunkBytes);
 }
 
 // Lanes 0-15: where row lane % 8 of an 8x8 matrix goes, tokens 16 w + 8 (lane / 8), ....
@@ -72,6 +86,10 @@ __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s
   SoftmaxState<C> state;
   float scores[C::kAccumulator];
   await_query();
+  if (segment.num_tiles == 0) {
+    ptx::named_barrier_sync(kSentBarrier, C::kThreads);
+    return;
+  }
   issue_scores<C>(s_base, LD_SHARED(C, s_base, ring), scores, [&](int box) {
     ptx::mbarrier_wait(
         box == 0 ? LD_SHARED(C, s_base, k_full) : LD_SHARED(C, s_base, first_full) + 8 * (box - 1),
@@ -80,46 +98,81 @@ __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s
   ptx::wgmma_wait<0>();
   mask_and_reduce<C>(visibility, s_base, segment.first_tile, tid, scores);
   ptx::named_barrier_sync(kScoreBarrier, 128);
-  ptx::named_barrier_arrive(kScoredBarrier, C::kThreads);
   send_weights<C>(params, s_base, segment, row_block, scores, state, tid);
-  ptx::named_barrier_sync(kScoreBarrier, 128);  // the maxima in s.warp_rows have been read
-  collect_rows<C>(s_base, state, tid);
-  finish_rows<C>(params, s_base, segment, row_block, query_len, tid);
+  reduce_in_warp<C, true>(state.row_sum, exchanged_sums<C>(s_base), tid);
+  ptx::named_barrier_sync(kSentBarrier, C::kThreads);
 }
 
-// The other tiles' P, from memory to shared memory, by all 256 threads. A thread of warpgroup
-// h takes what thread tid % 128 of another CTA has stored: blocks of 8 rows j of tile t with
-// t * kRowBlocks8 + j = h, h + 2, ....
+// Maxima and sums of the CTA's rows to the others, by threads 0 ... kRows - 1 of warps that did
+// not score.
+template <class C>
+__device__ __forceinline__ void send_stats(uint4* g_partial, uint32_t s_base, float scale,
+                                           uint32_t tag, int row) {
+  float row_max[4], sum[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    row_max[w] = __uint_as_float(
+        ptx::load_shared_u32(LD_SHARED(C, s_base, warp_rows) + (w * C::kRows + row) * 4));
+    sum[w] =
+        __uint_as_float(ptx::load_shared_u32(exchanged_sums<C>(s_base) + (w * C::kRows + row) * 4));
+  }
+  const float all_max = fmaxf(fmaxf(row_max[0], row_max[1]), fmaxf(row_max[2], row_max[3]));
+  ptx::store_atomic_16(g_partial + C::kSlices * 32 + row,
+                       make_uint4(__float_as_uint(all_max * scale),
+                                  __float_as_uint((sum[0] + sum[1]) + (sum[2] + sum[3])), 0, tag));
+}
+
+// To look for others' words right after the own ones are stored only costs: those who look too
+// early wait for a second round trip, and disturb CTAs that are behind.
+__device__ __forceinline__ void wait_clocks(int clocks) {
+  const long long begin = clock64();
+  while (clock64() - begin < clocks) {
+  }
+}
+
+// P of tiles 4 half ... 4 half + 3, from memory to shared memory, by 128 threads, each of which
+// takes what the thread of the same number has stored in another CTA.
 template <class C>
 __device__ __forceinline__ void receive_weights(const uint4* g_partials, uint32_t s_base,
-                                                uint32_t tag, const int4& split, int tid) {
-  constexpr int kUnits = kExchangeSplits * C::kRowBlocks8 / 2;
-  const int half = tid >> 7;
-  uint4 v[kUnits];
+                                                uint32_t tag, const int4& split, int num_tiles,
+                                                int half, int tid) {
+  constexpr int kTiles = kExchangeSplits / 2;
+  uint4 v[kTiles][C::kRowBlocks8];
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    v[u] = make_uint4(0, 0, 0, (2 * u + half) / C::kRowBlocks8 == split.w ? tag : ~tag);
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kRowBlocks8; ++j) {
+      const int tile = kTiles * half + i;
+      v[i][j] = make_uint4(0, 0, 0, tile == split.w || tile >= num_tiles ? tag : ~tag);
+    }
   }
-  // Not earlier: polling would disturb the loads of K.
-  if (half == 1) ptx::named_barrier_sync(kScoredBarrier, C::kThreads);
+  wait_clocks(160 + 12 * C::kRows);  // b16 512 -0.5 us; from 250 to 400 nearly the same
   for (;;) {
     bool all_there = true;
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int tile = (2 * u + half) / C::kRowBlocks8, j = (2 * u + half) % C::kRowBlocks8;
-      const uint4* g_from = g_partials + partial_slot(split.y, tile) * C::kPartialUnits;
-      if (v[u].w != tag) v[u] = ptx::load_atomic_16(g_from + 128 * j + (tid & 127));
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4* g_from =
+          g_partials + partial_slot(split.y, kTiles * half + i) * C::kPartialUnits + tid;
+#pragma unroll
+      for (int j = 0; j < C::kRowBlocks8; ++j) {
+        if (v[i][j].w != tag) v[i][j] = ptx::load_atomic_16(g_from + 128 * j);
+      }
     }
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) all_there &= v[u].w == tag;
+    for (int i = 0; i < kTiles * C::kRowBlocks8; ++i) {
+      all_there &= v[i / C::kRowBlocks8][i % C::kRowBlocks8].w == tag;
+    }
     if (__all_sync(kFullWarp, all_there)) break;
   }
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int tile = (2 * u + half) / C::kRowBlocks8, j = (2 * u + half) % C::kRowBlocks8;
-    if (tile == split.w) continue;
-    ptx::store_matrix_x2_transposed(exchanged_row(exchanged_weights<C>(s_base, tile), j, tid),
-                                    v[u].x, v[u].y);
+  for (int i = 0; i < kTiles; ++i) {
+    const int tile = kTiles * half + i;
+    if (tile == split.w || tile >= num_tiles) continue;
+#pragma unroll
+    for (int j = 0; j < C::kRowBlocks8; ++j) {
+      ptx::store_matrix_x2_transposed(exchanged_row(exchanged_weights<C>(s_base, tile), j, tid),
+                                      v[i][j].x, v[i][j].y);
+    }
   }
 }
 
@@ -129,12 +182,14 @@ struct TileStats {
   uint4 v[2];
 
   template <class C>
-  __device__ __forceinline__ void load(const uint4* g_partials, const int4& split, int block,
-                                       int lane) {
+  __device__ __forceinline__ void load(const uint4* g_partials, uint32_t tag, const int4& split,
+                                       int num_tiles, int block, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      v[i] = ptx::load_atomic_16(g_partials +
-                                 partial_slot(split.y, (lane >> 3) + 4 * i) * C::kPartialUnits +
+      const int tile = (lane >> 3) + 4 * i;
+      v[i] = make_uint4(__float_as_uint(-INFINITY), 0, 0, tag);
+      if (tile >= num_tiles) continue;
+      v[i] = ptx::load_atomic_16(g_partials + partial_slot(split.y, tile) * C::kPartialUnits +
                                  C::kSlices * 32 + 8 * block + (lane & 7));
     }
   }
@@ -144,11 +199,11 @@ struct TileStats {
 template <class C>
 __device__ __forceinline__ void weigh_tiles(const Params& params, const uint4* g_partials,
                                             uint32_t s_base, uint32_t tag, int row_block,
-                                            const int4& split, int query_len, int block, int lane,
-                                            TileStats stats) {
+                                            const int4& split, int num_tiles, int query_len,
+                                            int block, int lane, TileStats stats) {
   static_assert(kExchangeSplits == 8);
   while (!__all_sync(kFullWarp, stats.v[0].w == tag && stats.v[1].w == tag)) {
-    stats.load<C>(g_partials, split, block, lane);
+    stats.load<C>(g_partials, tag, split, num_tiles, block, lane);
   }
   const float max_0 = __uint_as_float(stats.v[0].x), max_1 = __uint_as_float(stats.v[1].x);
   float row_max = fmaxf(max_0, max_1);
@@ -172,14 +227,15 @@ __device__ __forceinline__ void weigh_tiles(const Params& params, const uint4* g
 // Chunk split.w of the output, by the 128 scoring threads, from the products of all tiles.
 template <class C>
 __device__ __forceinline__ void store_exchanged(
-    const Params& params, uint32_t s_base, int row_block, const int4& split, int query_len,
-    const float (&output)[kExchangeSplits][C::kAccumulator], int tid) {
+    const Params& params, uint32_t s_base, int row_block, const int4& split, int num_tiles,
+    int query_len, const float (&output)[kExchangeSplits][C::kAccumulator], int tid) {
   const int lane = tid & 31, warp = tid >> 5, c = lane & 3;
 #pragma unroll
   for (int j = 0; j < C::kRowBlocks8; ++j) {
     float v[4] = {};
 #pragma unroll
     for (int tile = 0; tile < kExchangeSplits; ++tile) {
+      if (tile >= num_tiles) continue;  // the products are of whatever was in shared memory
       const float2 factor =
           ptx::load_shared_float2(LD_SHARED(C, s_base, p) + (tile * C::kRows + 8 * j + 2 * c) * 4);
 #pragma unroll
@@ -195,42 +251,28 @@ __device__ __forceinline__ void store_exchanged(
   }
 }
 
-// All 256 threads, after their roles: the CTA's chunk of the output of the exchanging sequence.
+// The chunks of the other tiles have landed; what this thread has written of half of the tiles,
+// zeros past the sequence's end included, is visible to the products once a barrier follows.
 template <class C>
-__device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s_base,
-                                                int row_block, int kv_len, int tid) {
-  const int4 split = ptx::load_shared_int4(LD_SHARED(C, s_base, splits));
-  const uint32_t tag = ptx::load_shared_u32(LD_SHARED(C, s_base, tag));
-  const uint4* g_partials = partial_of<C>(params, row_block, 0);
-  const int query_len = query_len_of(params, split.x);
-  receive_weights<C>(g_partials, s_base, tag, split, tid);
-  const int warp = __shfl_sync(kFullWarp, tid >> 5, 0), lane = tid & 31;
-  TileStats stats;
-  if (warp >= 4 && warp - 4 < C::kRowBlocks8) {
-    stats.load<C>(g_partials, split, warp - 4, lane);
-  }
-  const uint32_t s_own = LD_SHARED(C, s_base, ring) + split.w * kChunkBytes;
-  const uint32_t s_others = LD_SHARED(C, s_base, ring) + kStageBytes;
+__device__ __forceinline__ void await_chunks(uint32_t s_base, int split, int kv_len, int half,
+                                             int tid) {
   ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8, 0);
-  constexpr int kLast = kExchangeSplits - 1;
-  zero_rows<1>(split.w == kLast ? s_own : s_others + kLast * kChunkBytes,
-               kv_len - kLast * kTileTokens, tid, C::kThreads);
-  ptx::fence_proxy_async();
-  ptx::named_barrier_sync(kMergeBarrier, C::kThreads);
-  if (warp >= 4) {
-    if (warp - 4 < C::kRowBlocks8) {
-      weigh_tiles<C>(params, g_partials, s_base, tag, row_block, split, query_len, warp - 4, lane,
-                     stats);
-    }
-    ptx::named_barrier_arrive(kWeightBarrier, C::kThreads);
-    return;
+  const int last = num_tiles_of(kv_len) - 1;
+  if (last / (kExchangeSplits / 2) == half) {
+    zero_rows<1>(exchanged_values<C>(s_base, split, last), kv_len - last * kTileTokens, tid, 128);
   }
-  float output[kExchangeSplits][C::kAccumulator];
+  ptx::fence_proxy_async();
+}
+
+// Products of half of the tiles, to be waited for.
+template <class C>
+__device__ __forceinline__ void issue_products(uint32_t s_base, int split, int half,
+                                               float (&output)[kExchangeSplits][C::kAccumulator]) {
+  constexpr int kTiles = kExchangeSplits / 2;
   ptx::wgmma_fence();
 #pragma unroll
-  for (int tile = 0; tile < kExchangeSplits; ++tile) {
-    const uint64_t v =
-        ptx::wgmma_descriptor(tile == split.w ? s_own : s_others + tile * kChunkBytes);
+  for (int tile = kTiles * half; tile < kTiles * (half + 1); ++tile) {
+    const uint64_t v = ptx::wgmma_descriptor(exchanged_values<C>(s_base, split, tile));
     const uint64_t p = ptx::wgmma_descriptor(exchanged_weights<C>(s_base, tile));
 #pragma unroll
     for (int i = 0; i < kTileTokens / 16; ++i) {
@@ -238,9 +280,53 @@ __device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s
     }
   }
   ptx::wgmma_commit();
-  ptx::named_barrier_sync(kWeightBarrier, C::kThreads);
+}
+
+// All 256 threads, after their roles: the CTA's chunk of the output of the exchanging sequence.
+// Warps 4-7 bring the second half of the weights, while the first half's products run, then the
+// factors.
+template <class C>
+__device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s_base,
+                                                int row_block, int kv_len, int tid) {
+  const int4 split = ptx::load_shared_int4(LD_SHARED(C, s_base, splits));
+  const uint32_t tag = ptx::load_shared_u32(LD_SHARED(C, s_base, tag));
+  uint4* g_partials = partial_of<C>(params, row_block, 0);
+  const int query_len = query_len_of(params, split.x);
+  const int warp = __shfl_sync(kFullWarp, tid >> 5, 0), lane = tid & 31;
+  const int num_tiles = num_tiles_of(kv_len);
+  if (warp >= 4) {
+    tid -= 128;
+    ptx::named_barrier_sync(kSentBarrier, C::kThreads);
+    if (split.w < num_tiles && tid < C::kRows) {
+      send_stats<C>(g_partials + partial_slot(split.y, split.w) * C::kPartialUnits, s_base,
+                    params.softmax_scale_log2e, tag, tid);
+    }
+    receive_weights<C>(g_partials, s_base, tag, split, num_tiles, 1, tid);
+    TileStats stats;
+    if (warp - 4 < C::kRowBlocks8) {
+      stats.load<C>(g_partials, tag, split, num_tiles, warp - 4, lane);
+    }
+    await_chunks<C>(s_base, split.w, kv_len, 1, tid);
+    __syncwarp();
+    ptx::named_barrier_arrive(kReceivedBarrier, C::kThreads);
+    if (warp - 4 < C::kRowBlocks8) {
+      weigh_tiles<C>(params, g_partials, s_base, tag, row_block, split, num_tiles, query_len,
+                     warp - 4, lane, stats);
+    }
+    __syncwarp();
+    ptx::named_barrier_arrive(kWeighedBarrier, C::kThreads);
+    return;
+  }
+  receive_weights<C>(g_partials, s_base, tag, split, num_tiles, 0, tid);
+  await_chunks<C>(s_base, split.w, kv_len, 0, tid);
+  ptx::named_barrier_sync(kScoreBarrier, 128);
+  float output[kExchangeSplits][C::kAccumulator];
+  issue_products<C>(s_base, split.w, 0, output);
+  ptx::named_barrier_sync(kReceivedBarrier, C::kThreads);
+  issue_products<C>(s_base, split.w, 1, output);
+  ptx::named_barrier_sync(kWeighedBarrier, C::kThreads);
   ptx::wgmma_wait<0>();
-  store_exchanged<C>(params, s_base, row_block, split, query_len, output, tid);
+  store_exchanged<C>(params, s_base, row_block, split, num_tiles, query_len, output, tid);
 }
 
 }  // namespace longdecode::cuda::mla_sm90

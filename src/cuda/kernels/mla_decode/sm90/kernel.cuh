@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   // Guess that the schedule is strided: page ids and query rows are on their way before the
   // lengths are known.
   PageWindow pages, entries;
-  Schedule schedule(params);
+  Schedule schedule(params, !C::kSplitRoles);
   uint32_t tag;
   const auto fetch_ahead = [&] {
     const Place place(params);

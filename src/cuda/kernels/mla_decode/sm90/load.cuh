@@ -170,10 +170,13 @@ __device__ __forceinline__ void load_other_chunks(const KeyMaps& maps, const Par
   const int tile = entries.lane_tile;
   const bool loads = tile != segment.split && lane * page_rows < segment.kv_len;
   const uint32_t s_full = LD_SHARED(C, s_base, k_full) + 8;
-  const int num_boxes = __popc(__ballot_sync(kFullWarp, loads));
-  // Once the own tile is there, and with it, mostly, the others in the L2 (b16 512 -0.2 us).
-  ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full), 0);
-  ptx::mbarrier_wait(LD_SHARED(C, s_base, first_full) + 8 * (kFirstBoxes - 2), 0);
+  const uint32_t num_boxes = __popc(__ballot_sync(kFullWarp, loads));
+  // Once the own tile is there, and with it, mostly, the others in the L2 (b16 512 0.5 us more if
+  // after the first third).
+  if (segment.num_tiles > 0) {
+    ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full), 0);
+    ptx::mbarrier_wait(LD_SHARED(C, s_base, first_full) + 8 * (kFirstBoxes - 2), 0);
+  }
   if (lane == 0) ptx::mbarrier_arrive_expect_tx(s_full, num_boxes * page_rows * 128);
   __syncwarp();
   if (loads) {
@@ -259,6 +262,7 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
     if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
     if (!C::kSplitRoles && exchanges(segment)) {
       exchanged_kv_len = segment.kv_len;
+      count_run(params, tag);  // not later: the warp will be waited for
       load_other_chunks<C>(maps, params, s_base, segment, entries);
     }
     if (segment.num_splits > 1) note_split<C>(s_base, segment, num_splits++);
@@ -272,7 +276,7 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
   }
   segment = Segment{kNoMoreSegments, 0, 0, 0, 0, 0, 0, 0};
   publish_segment<C>(s_base, slot, slot_parity, segment);
-  count_run(params, tag);
+  if (exchanged_kv_len == 0) count_run(params, tag);
 }
 
 }  // namespace longdecode::cuda::mla_sm90
