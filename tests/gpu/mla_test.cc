@@ -1,4 +1,4 @@
-// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [rest|small]`, or
+// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [rest|small|exchange]`, or
 // `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST + STEP, ... so that STEP processes share it.
 // Exit status 77 (skipped) where there is no device.
 #include <fmt/format.h>
@@ -144,6 +144,38 @@ void test_shapes(const DeviceInfo& device, Tally& tally) {
   }
 }
 
+// Sequences of two to eight tiles, which exchange weights instead of partial results: alone, beside
+// equal ones and beside others.
+void test_exchange(const DeviceInfo& device, Tally& tally) {
+  const std::vector<std::vector<int32_t>> batches = {{512},
+                                                     {449, 511},
+                                                     {500, 0, 64, 512, 450, 1, 480, 4096},
+                                                     std::vector<int32_t>(16, 497),
+                                                     {65, 448, 130, 257, 321, 192, 385},
+                                                     {128, 320, 256, 384}};
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (int32_t page_size : {16, 32, 64, 128}) {
+      for (int32_t heads : {1, 8, 12, 16, 20, 32}) {
+        for (int32_t query_len : {1, 2, 4}) {
+          if (heads * query_len > 64) continue;
+          MlaCase c;
+          c.dtype = dtype;
+          c.page_size = page_size;
+          c.num_heads = heads;
+          c.query_len = query_len;
+          c.rule = peaked_rule(heads * 10 + query_len);
+          c.row_padding = 64;
+          c.page_stride_factor = 2;
+          for (size_t i = (heads + query_len) % 2; i < batches.size(); i += 2) {
+            c.kv_lens = batches[i];
+            run_case(c, device, peaked_tolerance(dtype), 160, tally, "exchange");
+          }
+        }
+      }
+    }
+  }
+}
+
 void test_large(const DeviceInfo& device, Tally& tally) {
   MlaCase c;
   c.rule = peaked_rule(9);
@@ -190,7 +222,9 @@ void test_graph(const DeviceInfo& device, Tally& tally) {
       check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
       for (int32_t round = 0; round < 4; ++round) {
         for (int32_t s = 0; s < batch; ++s) {
-          c.kv_lens[s] = round == 3 ? 0 : (s * 131 + round * 977) % (round == 1 ? 9000 : 90);
+          c.kv_lens[s] = round == 3   ? 0
+                         : round == 2 ? 512 - s
+                                      : (s * 131 + round * 977) % (round == 1 ? 9000 : 90);
         }
         c.rule = peaked_rule(22 + round);
         workload.refill(c);
@@ -338,9 +372,12 @@ int run_all(const std::string& what, int32_t step, int32_t first) {
     test_batch_invariance(*device, tally);
     test_nan_input(*device, tally);
   }
+  if (what == "exchange" || what == "rest" || what == "all") {
+    test_exchange(*device, tally);
+    test_graph(*device, tally);
+  }
   if (what == "rest" || what == "all") {
     test_accuracy(*device, tally);
-    test_graph(*device, tally);
     test_shapes(*device, tally);
     test_large(*device, tally);
   }

@@ -90,10 +90,10 @@ __device__ __forceinline__ int exchange_halves(float (&value)[kSize], int offset
 
 // Reduces a value per thread row over the 64 tokens of the warpgroup's warps, first over the 8
 // lanes that share the rows: lanes exchange halves of the rows, so that the shuffles halve too.
-// Leaves one value per warp and row in s.warp_rows; a kScoreBarrier must follow.
+// Leaves one value per warp and row in s_rows; a kScoreBarrier must follow.
 template <class C, bool kSum>
 __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kThreadRows],
-                                               uint32_t s_base, int tid) {
+                                               uint32_t s_rows, int tid) {
   constexpr int kCount = C::kThreadRows;  // a power of two
   float value[kCount];
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ __forceinline__ void reduce_in_warp(const float (&thread_value)[C::kT
   constexpr int kIdle = kCount >= 8 ? 0 : kCount == 4 ? 4 : 12;
   if ((lane & kIdle) != 0) return;
   constexpr int kLeft = kCount > 8 ? kCount / 8 : 1;
-  const uint32_t s_row = LD_SHARED(C, s_base, warp_rows) + (tid >> 5) * C::kRows * 4;
+  const uint32_t s_row = s_rows + (tid >> 5) * C::kRows * 4;
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
     const int row = 8 * ((index + i) >> 1) + 2 * (lane & 3) + ((index + i) & 1);
@@ -157,17 +157,23 @@ __device__ __forceinline__ void mask_scores(const Visibility& visibility, int ti
   }
 }
 
-// Zeroes the value rows past the sequence's end: their P is 0, but 0 * NaN is not. By the 128
-// scoring threads, after the scores are done.
+// Zeroes the rows of kChunks value chunks past the sequence's end: their P is 0, but 0 * NaN is
+// not.
+template <int kChunks>
+__device__ __forceinline__ void zero_rows(uint32_t s_chunks, int num_valid, int tid,
+                                          int num_threads) {
+#pragma unroll 1
+  for (int i = tid; i < (kTileTokens - num_valid) * 8 * kChunks; i += num_threads) {
+    const int unit = i % (8 * kChunks), row = num_valid + i / (8 * kChunks);
+    ptx::store_shared(s_chunks + (unit >> 3) * kChunkBytes + row * 128 + (unit & 7) * 16,
+                      make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  }
+}
+
+// By the 128 scoring threads, after the scores are done.
 template <class C>
 __device__ __forceinline__ void zero_tail(uint32_t s_stage, int num_valid, int tid) {
-#pragma unroll 1
-  for (int i = tid; i < (kTileTokens - num_valid) * (kValueDim / 8); i += 128) {
-    const int unit = i & 63;
-    ptx::store_shared(
-        s_stage + (unit >> 3) * kChunkBytes + (num_valid + (i >> 6)) * 128 + (unit & 7) * 16,
-        make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-  }
+  zero_rows<kValueChunks>(s_stage, num_valid, tid, 128);
 }
 
 // Where a thread's row of the 8x8 matrices that it stores lies: P^T is the K-major B operand.
@@ -229,6 +235,38 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
     }
   }
   return changed;
+}
+
+// Masks and the maximum of a tile's scores; a kScoreBarrier must follow.
+template <class C>
+__device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, uint32_t s_base,
+                                                int tile, int tid,
+                                                float (&scores)[C::kAccumulator]) {
+  if (visibility.cuts(tile)) mask_scores<C>(visibility, tile, tid, scores);
+  float tile_max[C::kThreadRows];
+#pragma unroll
+  for (int i = 0; i < C::kThreadRows; ++i) {
+    const int low = (i >> 1) * 4 + (i & 1);
+    tile_max[i] = fmaxf(scores[low], scores[low + 2]);
+  }
+  reduce_in_warp<C, false>(tile_max, LD_SHARED(C, s_base, warp_rows), tid);
+}
+
+// (max, sum) of the segment's rows to s.row_stats, complete for all threads.
+template <class C>
+__device__ __forceinline__ void collect_rows(uint32_t s_base, const SoftmaxState<C>& state,
+                                             int tid) {
+  reduce_in_warp<C, true>(state.row_sum, LD_SHARED(C, s_base, warp_rows), tid);
+  ptx::named_barrier_sync(kScoreBarrier, 128);
+  if (tid < 4) {
+#pragma unroll
+    for (int j = 0; j < C::kRowBlocks8; ++j) {
+      const float2 sum = reduce_over_warps<C, true>(s_base, j, tid);
+      ptx::store_shared(LD_SHARED(C, s_base, row_stats) + (4 * j + tid) * 16,
+                        make_float4(state.row_max[2 * j], sum.x, state.row_max[2 * j + 1], sum.y));
+    }
+  }
+  ptx::named_barrier_sync(kScoreBarrier, 128);
 }
 
 template <class C>

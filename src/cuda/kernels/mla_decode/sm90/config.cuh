@@ -1,7 +1,7 @@
 // Derived constants, shared memory and warp roles of an instance.
 //
 // rows <= 32 (256 threads):  warps 0-3 score, soften and accumulate; warp 4 loads; warps 5-7 only
-//                            help to merge.
+//                            help to merge or to exchange weights.
 // rows >= 48 (512 threads):  warps 0-3 score, with the query rows on M (S = Q K^T); warps 4-7
 //                            accumulate dims 0-255, warps 8-11 dims 256-511 (O^T = V^T P^T); warp
 //                            12 loads. Scoring tile t + 1 overlaps accumulating t.
@@ -26,6 +26,9 @@ inline constexpr int kStages = 2;                             // 144 KB in fligh
 inline constexpr int kSegmentSlots = 2;
 // A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
 inline constexpr int kFirstBoxes = 3;
+// Sequences of at most so many tiles and as many CTAs exchange weights instead of partials
+// (exchange.cuh); up to 32 rows.
+inline constexpr int kExchangeSplits = kValueChunks;
 
 template <Tile kTile>
 struct Config {
@@ -76,6 +79,8 @@ struct Config {
     alignas(16) int4 splits[2];
     uint32_t num_splits;
     uint32_t num_tiles;  // that the CTA has attended; there with num_splits
+    // Of the sequence if it exchanges weights, else 0; there with num_splits.
+    int32_t exchanged_kv_len;
     uint64_t k_full[kStages], k_empty[kStages];
     uint64_t first_full[kFirstBoxes - 1];  // later parts of a CTA's first tile; rows <= 32
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
@@ -92,7 +97,10 @@ struct Config {
 // Named barriers; 0 is __syncthreads.
 inline constexpr int kScoreBarrier = 1;  // the 128 scoring threads
 inline constexpr int kMergeBarrier = 2;  // the threads of the kMergeWarps
-inline constexpr int kMergeWarps = 8;    // split roles: the accumulating warps, else all
+// Exchange of weights, all 256 threads: P is sent and q no longer needed; the second half of P is
+// received; the factors of the tiles' products are there.
+inline constexpr int kSentBarrier = 3, kReceivedBarrier = 4, kWeighedBarrier = 5;
+inline constexpr int kMergeWarps = 8;  // split roles: the accumulating warps, else all
 
 }  // namespace longdecode::cuda::mla_sm90
 

@@ -81,12 +81,12 @@ class MlaDecodeKernel final : public DecodeKernel {
     const DeviceGuard guard(device_.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
-    CUtensorMap k_map, k_part_map;
+    CUtensorMap k_map, k_chunk_map;
     LD_RETURN_IF_ERROR(encode_key_map(args.kv, kKeyDim / 64, k_map));
-    LD_RETURN_IF_ERROR(encode_key_map(args.kv, kKeyDim / 64 / 3, k_part_map));
+    LD_RETURN_IF_ERROR(encode_key_map(args.kv, 1, k_chunk_map));
     const Params params = make_params(args, shape, workspace);
     return cuda_status(
-        kLaunches[shape.instance](k_map, k_part_map, params, static_cast<cudaStream_t>(stream)),
+        kLaunches[shape.instance](k_map, k_chunk_map, params, static_cast<cudaStream_t>(stream)),
         "launch of mla_decode");
   }
 

@@ -2,41 +2,10 @@
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_KERNEL_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_KERNEL_CUH_
 
+#include "cuda/kernels/mla_decode/sm90/exchange.cuh"
 #include "cuda/kernels/mla_decode/sm90/split_roles.cuh"
 
 namespace longdecode::cuda::mla_sm90 {
-
-// Masks and the maximum of a tile's scores; a kScoreBarrier must follow.
-template <class C>
-__device__ __forceinline__ void mask_and_reduce(const Visibility& visibility, uint32_t s_base,
-                                                int tile, int tid,
-                                                float (&scores)[C::kAccumulator]) {
-  if (visibility.cuts(tile)) mask_scores<C>(visibility, tile, tid, scores);
-  float tile_max[C::kThreadRows];
-#pragma unroll
-  for (int i = 0; i < C::kThreadRows; ++i) {
-    const int low = (i >> 1) * 4 + (i & 1);
-    tile_max[i] = fmaxf(scores[low], scores[low + 2]);
-  }
-  reduce_in_warp<C, false>(tile_max, s_base, tid);
-}
-
-// (max, sum) of the segment's rows to s.row_stats, complete for all threads.
-template <class C>
-__device__ __forceinline__ void collect_rows(uint32_t s_base, const SoftmaxState<C>& state,
-                                             int tid) {
-  reduce_in_warp<C, true>(state.row_sum, s_base, tid);
-  ptx::named_barrier_sync(kScoreBarrier, 128);
-  if (tid < 4) {
-#pragma unroll
-    for (int j = 0; j < C::kRowBlocks8; ++j) {
-      const float2 sum = reduce_over_warps<C, true>(s_base, j, tid);
-      ptx::store_shared(LD_SHARED(C, s_base, row_stats) + (4 * j + tid) * 16,
-                        make_float4(state.row_max[2 * j], sum.x, state.row_max[2 * j + 1], sum.y));
-    }
-  }
-  ptx::named_barrier_sync(kScoreBarrier, 128);
-}
 
 // Waits for a tile's products, group by group, and stores the finished ones of a partial result;
 // the caller stores the last group's once it has released the stage. The waits are unconditional:
@@ -70,6 +39,11 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
 #pragma unroll 1
   while (segment.sequence != kNoMoreSegments) {
     release_segment<C>(s_base, segment_position);
+    if (exchanges(segment)) {
+      score_exchanged<C>(params, s_base, segment, row_block, tid);
+      segment = read_segment<C>(s_base, segment_position);
+      continue;
+    }
     const int query_len = query_len_of(params, segment.sequence);
     const Visibility visibility{params, segment.kv_len, query_len, row_block * C::kRows};
     float output[C::kThreadChunks][C::kAccumulator] = {};
@@ -172,7 +146,7 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base,
 template <int kInstance>
 __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     mla_decode_kernel(const __grid_constant__ CUtensorMap k_map,
-                      const __grid_constant__ CUtensorMap k_part_map,
+                      const __grid_constant__ CUtensorMap k_chunk_map,
                       const __grid_constant__ Params params) {
   using C = Config<kInstances[kInstance]>;
   extern __shared__ __align__(1024) uint8_t s_raw[];
@@ -181,21 +155,23 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
 
   // Guess that the schedule is strided: page ids and query rows are on their way before the
   // lengths are known.
-  PageWindow pages;
-  Schedule schedule(params);
+  PageWindow pages, entries;
+  Schedule schedule(params, !C::kSplitRoles);
   uint32_t tag;
   const auto fetch_ahead = [&] {
     const Place place(params);
     schedule.prefetch(params, place.worker);
     tag = load_tag(params);
     pages.init(params);
+    entries.init(params);
     if (place.guess < 0) return;
     const int num_splits = static_cast<int>(params.num_splits.value);
     pages.look_up(params, place.guess, place.worker - place.guess * num_splits, num_splits,
                   params.block_table_stride);
+    if (!C::kSplitRoles) entries.look_up(params, place.guess, 0, 1, params.block_table_stride);
   };
   if (warp == C::kProducerWarp) {
-    if (threadIdx.x % 32 == 0) ptx::prefetch_tensor_map(C::kSplitRoles ? &k_map : &k_part_map);
+    if (threadIdx.x % 32 == 0) ptx::prefetch_tensor_map(C::kSplitRoles ? &k_map : &k_chunk_map);
     if constexpr (!C::kSplitRoles) fetch_ahead();
   } else if (const Place place(params); warp < 4 && place.guess >= 0) {
     load_query<C>(params, s_base, place.guess, place.row_block, threadIdx.x);
@@ -208,21 +184,28 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     if (warp == C::kProducerWarp) {
       schedule.init(params, s_sums);
       ptx::fence_proxy_async();
-      produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages, tag);
+      produce<C>({&k_map, &k_chunk_map}, params, s_base, schedule, pages, entries, tag);
+      __syncwarp();
     } else if (warp > C::kProducerWarp) {
       await_end<C>(s_base);
     } else {
       const Place place(params);
       consume<C>(params, s_base, place.row_block, place.guess, threadIdx.x);
     }
-    merge_splits<C>(params, s_base, Place(params).row_block, threadIdx.x);
+    const int kv_len =
+        static_cast<int>(ptx::load_shared_u32(LD_SHARED(C, s_base, exchanged_kv_len)));
+    if (kv_len > 0) {
+      finish_exchange<C>(params, s_base, Place(params).row_block, kv_len, threadIdx.x);
+    } else {
+      merge_splits<C>(params, s_base, Place(params).row_block, threadIdx.x);
+    }
   } else if (warp >= C::kProducerWarp) {
     ptx::decrease_registers<C::kProducerRegisters>();
     if (warp > C::kProducerWarp) return;
     fetch_ahead();  // registers are short: not across the split
     schedule.init(params, s_sums);
     ptx::fence_proxy_async();
-    produce<C>({&k_map, &k_part_map}, params, s_base, schedule, pages, tag);
+    produce<C>({&k_map, &k_chunk_map}, params, s_base, schedule, pages, entries, tag);
   } else if (warp < 4) {
     ptx::increase_registers<C::kScoreRegisters>();
     const Place place(params);

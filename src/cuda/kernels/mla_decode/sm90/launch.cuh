@@ -8,7 +8,7 @@
 namespace longdecode::cuda::mla_sm90 {
 
 template <int kInstance>
-cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_part_map, const Params& params,
+cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_chunk_map, const Params& params,
                    cudaStream_t stream) {
   using C = Config<kInstances[kInstance]>;
   constexpr int kSharedBytes = sizeof(typename C::SharedStorage);
@@ -27,7 +27,7 @@ cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_part_map, cons
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = params.may_split ? 1 : 0;
-  return cudaLaunchKernelEx(&config, mla_decode_kernel<kInstance>, k_map, k_part_map, params);
+  return cudaLaunchKernelEx(&config, mla_decode_kernel<kInstance>, k_map, k_chunk_map, params);
 }
 
 }  // namespace longdecode::cuda::mla_sm90

@@ -11,7 +11,7 @@
 namespace longdecode::cuda::mla_sm90 {
 
 template <int kInstance>
-cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_part_map, const Params& params,
+cudaError_t launch(const CUtensorMap& k_map, const CUtensorMap& k_chunk_map, const Params& params,
                    cudaStream_t stream);
 
 // Bytes of one partial result.

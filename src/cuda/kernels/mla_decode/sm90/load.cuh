@@ -85,9 +85,9 @@ struct PageWindow {
 };
 
 // The maps of the latent pool: boxes of a whole tile (or of one chunk of a page that is smaller
-// than a tile), and of a third of a tile.
+// than a tile), and of one chunk of a tile or a smaller page.
 struct KeyMaps {
-  const CUtensorMap *tile, *part;
+  const CUtensorMap *tile, *chunk;
 };
 
 // Marked evict-first, but for many rows, whose blocks read K from L2 (64 heads 297 us instead of
@@ -118,13 +118,16 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
     const int page_id = __shfl_sync(kFullWarp, pages.page_id, window_tile);
     const int row = (tile & ((1 << pages.tiles_shift) - 1)) * kTileTokens;
     if (is_first && !C::kSplitRoles) {
-      constexpr uint32_t kBoxBytes = kStageBytes / kFirstBoxes;
-      if (lane < kFirstBoxes) {
-        const uint32_t s_part =
-            lane == 0 ? s_full : LD_SHARED(C, s_base, first_full) + 8 * (lane - 1);
-        ptx::mbarrier_arrive_expect_tx(s_part, kBoxBytes);
-        load_box<C>(s_stage + lane * kBoxBytes, maps.part, row, lane * (kKeyChunks / kFirstBoxes),
-                    page_id, s_part);
+      constexpr int kBoxes = kKeyChunks / kFirstBoxes;  // that one barrier waits for
+      const int part = lane / kBoxes;
+      const uint32_t s_part =
+          part == 0 ? s_full : LD_SHARED(C, s_base, first_full) + 8 * (part - 1);
+      if (lane < kKeyChunks && lane % kBoxes == 0) {
+        ptx::mbarrier_arrive_expect_tx(s_part, kBoxes * kChunkBytes);
+      }
+      __syncwarp();
+      if (lane < kKeyChunks) {
+        load_box<C>(s_stage + lane * kChunkBytes, maps.chunk, row, lane, page_id, s_part);
       }
     } else if (lane == 0) {
       ptx::mbarrier_wait(s_empty, parity);
@@ -153,6 +156,34 @@ __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& par
       load_box<C>(s_stage + lane * kChunkBytes + visit * page_size * 128, maps.tile, 0, lane,
                   page_id, s_full);
     }
+  }
+}
+
+// An exchanging sequence: chunk `split` of the other tiles into the second stage, which is free.
+// entries: the page ids of the sequence's table entries 0, 1, ..., one a lane.
+template <class C>
+__device__ __forceinline__ void load_other_chunks(const KeyMaps& maps, const Params& params,
+                                                  uint32_t s_base, const Segment& segment,
+                                                  const PageWindow& entries) {
+  const int lane = threadIdx.x & 31;
+  const int page_rows = min(1 << params.page_shift, kTileTokens);
+  const int tile = entries.lane_tile;
+  const bool loads = tile != segment.split && lane * page_rows < segment.kv_len;
+  const uint32_t s_full = LD_SHARED(C, s_base, k_full) + 8;
+  const uint32_t num_boxes = __popc(__ballot_sync(kFullWarp, loads));
+  // Once the own tile is there, and with it, mostly, the others in the L2 (b16 512 0.5 us more if
+  // after the first third).
+  if (segment.num_tiles > 0) {
+    ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full), 0);
+    ptx::mbarrier_wait(LD_SHARED(C, s_base, first_full) + 8 * (kFirstBoxes - 2), 0);
+  }
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(s_full, num_boxes * page_rows * 128);
+  __syncwarp();
+  if (loads) {
+    const int row = (tile & ((1 << entries.tiles_shift) - 1)) * kTileTokens;
+    load_box<C>(LD_SHARED(C, s_base, ring) + kStageBytes + tile * kChunkBytes +
+                    entries.lane_visit * page_rows * 128,
+                maps.chunk, row, segment.split, entries.page_id, s_full);
   }
 }
 
@@ -192,12 +223,15 @@ __device__ __forceinline__ void count_run(const Params& params, uint32_t tag) {
 }
 
 // The producer warp. `pages` holds a guess: the entries of a strided schedule's tiles
-// split, split + S, ..., fetched before the lengths were known.
+// split, split + S, ..., fetched before the lengths were known, `entries` the first 32 entries of
+// the sequence.
 template <class C>
 __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& params, uint32_t s_base,
-                                        Schedule& schedule, PageWindow pages, uint32_t tag) {
+                                        Schedule& schedule, PageWindow pages,
+                                        const PageWindow& entries, uint32_t tag) {
   int stage = 0, slot = 0;
   uint32_t num_splits = 0, num_tiles = 0;
+  int exchanged_kv_len = 0;
   uint32_t stage_parity = 1, slot_parity = 0;
   Segment segment;
   bool is_first = true;
@@ -226,16 +260,23 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
       if (i == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
     }
     if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
+    if (!C::kSplitRoles && exchanges(segment)) {
+      exchanged_kv_len = segment.kv_len;
+      count_run(params, tag);  // not later: the warp will be waited for
+      load_other_chunks<C>(maps, params, s_base, segment, entries);
+    }
     if (segment.num_splits > 1) note_split<C>(s_base, segment, num_splits++);
     num_tiles += segment.num_tiles;
   }
   if ((threadIdx.x & 31) == 0) {
     ptx::store_shared(LD_SHARED(C, s_base, num_splits), num_splits);
     ptx::store_shared(LD_SHARED(C, s_base, num_tiles), num_tiles);
+    ptx::store_shared(LD_SHARED(C, s_base, exchanged_kv_len),
+                      static_cast<uint32_t>(exchanged_kv_len));
   }
   segment = Segment{kNoMoreSegments, 0, 0, 0, 0, 0, 0, 0};
   publish_segment<C>(s_base, slot, slot_parity, segment);
-  count_run(params, tag);
+  if (exchanged_kv_len == 0) count_run(params, tag);
 }
 
 }  // namespace longdecode::cuda::mla_sm90

@@ -24,7 +24,7 @@ struct Params {
   int64_t o_batch_stride, o_token_stride, o_head_stride;
   float* g_lse;  // [batch, query_len, num_q_heads] nats, or nullptr
   // Partial results of sequences that are split: [num_row_blocks, 2 * num_workers] slots of
-  // Config::kPartialUnits units of 16 bytes; see partial_slot.
+  // Config::kPartialUnits units of 16 bytes; see partial_slot. exchange.cuh keeps weights there.
   uint4* g_partials;
   // {number of runs so far, CTAs of this run that have read it}. A run tags its partials with its
   // number, from 1.

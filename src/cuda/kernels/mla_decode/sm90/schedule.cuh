@@ -2,7 +2,9 @@
 // warp-collective: every lane gets the same answer.
 //
 // Strided: worker w serves split w % S of sequence w / S, tiles split, split + n, ... Its first
-// page id can be fetched before the lengths are known. Used when it is balanced.
+// page id can be fetched before the lengths are known. Used when it is balanced. A sequence of two
+// to kExchangeSplits tiles has kExchangeSplits splits of one tile or none if S allows (up to 32
+// rows).
 // Ranges: equal ranges of the list of all tiles (TileRanges). A sequence of length 0 counts as one
 // tile, so that somebody writes its output.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_SCHEDULE_CUH_
@@ -21,6 +23,12 @@ struct Segment {
 
 __device__ __forceinline__ int num_tiles_of(int kv_len) {
   return max(1, (kv_len + kTileTokens - 1) / kTileTokens);
+}
+
+// Whether the CTAs of the sequence exchange weights (exchange.cuh): all of them know.
+__device__ __forceinline__ bool exchanges(const Segment& segment) {
+  return segment.num_splits == kExchangeSplits && segment.tile_stride == kExchangeSplits &&
+         num_tiles_of(segment.kv_len) <= kExchangeSplits;
 }
 
 // The fewest splits that keep the longest one as short as max_splits would make it.
@@ -55,8 +63,8 @@ class SequenceTiles {
 
 class Schedule {
  public:
-  __device__ __forceinline__ explicit Schedule(const Params& params)
-      : ranges_(SequenceTiles(params), params.batch, 1) {}
+  __device__ __forceinline__ Schedule(const Params& params, bool may_exchange)
+      : ranges_(SequenceTiles(params), params.batch, 1), may_exchange_(may_exchange) {}
 
   // Fetches the lengths of a small batch; what needs them comes with init.
   __device__ __forceinline__ void prefetch(const Params& params, int worker) {
@@ -118,13 +126,15 @@ class Schedule {
     const int kv_len = strided_kv_len(params, sequence);
     const int tiles = num_tiles_of(kv_len);
     const int per_split = divide_up(tiles, params.num_splits);
-    const int num_splits = strided_splits(tiles, per_split);
+    const bool exchange = may_exchange_ && params.num_splits.value >= kExchangeSplits &&
+                          tiles > 1 && tiles <= kExchangeSplits;
+    const int num_splits = exchange ? kExchangeSplits : strided_splits(tiles, per_split);
     worker_ = -1;
     if (split >= num_splits) return false;
     segment.sequence = sequence;
     segment.kv_len = kv_len;
     segment.first_tile = split;
-    // All splits have per_split tiles or one less.
+    // All splits have per_split tiles or one less; where weights are exchanged, one or none.
     segment.num_tiles =
         kv_len > 0 ? per_split - (split + (per_split - 1) * num_splits >= tiles ? 1 : 0) : 0;
     segment.tile_stride = num_splits;
@@ -137,6 +147,7 @@ class Schedule {
   TileRanges<SequenceTiles> ranges_;
   int worker_ = -1;
   bool strided_ = false;
+  bool may_exchange_;
 };
 
 }  // namespace longdecode::cuda::mla_sm90
