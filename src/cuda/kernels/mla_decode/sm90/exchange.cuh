@@ -77,6 +77,27 @@ __device__ __forceinline__ void send_weights(const Params& params, uint32_t s_ba
   }
 }
 
+// The maximum and the sum of a row of the CTA's tile to the others.
+template <class C>
+__device__ __forceinline__ void send_stats(const Params& params, uint32_t s_base,
+                                           const Segment& segment, int row_block, int row) {
+  float row_max[4], sum[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    row_max[w] = __uint_as_float(
+        ptx::load_shared_u32(LD_SHARED(C, s_base, warp_rows) + (w * C::kRows + row) * 4));
+    sum[w] =
+        __uint_as_float(ptx::load_shared_u32(exchanged_sums<C>(s_base) + (w * C::kRows + row) * 4));
+  }
+  const float all_max = fmaxf(fmaxf(row_max[0], row_max[1]), fmaxf(row_max[2], row_max[3]));
+  const float all_sum = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  uint4* g_to = partial_of<C>(params, row_block, partial_slot(segment.first_worker, segment.split));
+  ptx::store_atomic_16(
+      g_to + C::kSlices * 32 + row,
+      make_uint4(__float_as_uint(all_max * params.softmax_scale_log2e), __float_as_uint(all_sum), 0,
+                 ptx::load_shared_u32(LD_SHARED(C, s_base, tag))));
+}
+
 // The scoring threads' part of an exchanging segment: all but the products.
 template <class C>
 __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s_base,
@@ -100,26 +121,9 @@ __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s
   ptx::named_barrier_sync(kScoreBarrier, 128);
   send_weights<C>(params, s_base, segment, row_block, scores, state, tid);
   reduce_in_warp<C, true>(state.row_sum, exchanged_sums<C>(s_base), tid);
+  ptx::named_barrier_sync(kScoreBarrier, 128);
+  if (tid < C::kRows) send_stats<C>(params, s_base, segment, row_block, tid);
   ptx::named_barrier_sync(kSentBarrier, C::kThreads);
-}
-
-// Maxima and sums of the CTA's rows to the others, by threads 0 ... kRows - 1 of warps that did
-// not score.
-template <class C>
-__device__ __forceinline__ void send_stats(uint4* g_partial, uint32_t s_base, float scale,
-                                           uint32_t tag, int row) {
-  float row_max[4], sum[4];
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    row_max[w] = __uint_as_float(
-        ptx::load_shared_u32(LD_SHARED(C, s_base, warp_rows) + (w * C::kRows + row) * 4));
-    sum[w] =
-        __uint_as_float(ptx::load_shared_u32(exchanged_sums<C>(s_base) + (w * C::kRows + row) * 4));
-  }
-  const float all_max = fmaxf(fmaxf(row_max[0], row_max[1]), fmaxf(row_max[2], row_max[3]));
-  ptx::store_atomic_16(g_partial + C::kSlices * 32 + row,
-                       make_uint4(__float_as_uint(all_max * scale),
-                                  __float_as_uint((sum[0] + sum[1]) + (sum[2] + sum[3])), 0, tag));
 }
 
 // To look for others' words right after the own ones are stored only costs: those who look too
@@ -297,10 +301,6 @@ __device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s
   if (warp >= 4) {
     tid -= 128;
     ptx::named_barrier_sync(kSentBarrier, C::kThreads);
-    if (split.w < num_tiles && tid < C::kRows) {
-      send_stats<C>(g_partials + partial_slot(split.y, split.w) * C::kPartialUnits, s_base,
-                    params.softmax_scale_log2e, tag, tid);
-    }
     receive_weights<C>(g_partials, s_base, tag, split, num_tiles, 1, tid);
     TileStats stats;
     if (warp - 4 < C::kRowBlocks8) {
