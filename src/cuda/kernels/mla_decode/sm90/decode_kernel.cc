@@ -152,9 +152,9 @@ RunShape run_shape(const DecodeDesc& desc, const DeviceInfo& device, int32_t bat
   if (batch <= kSmallBatch && batch <= shape.num_workers) {
     shape.num_splits = strided_splits(shape.num_workers, batch);
     // A grid of 132 CTAs of which 4 are idle takes 2.5% longer than one of 128: its CTAs share the
-    // bandwidth less evenly. Several row blocks are bound by the tensor cores: all CTAs work.
+    // bandwidth less evenly.
     const int32_t used = shape.num_splits * batch;
-    if (shape.num_row_blocks == 1 && 10 * used >= 9 * shape.num_workers) shape.num_workers = used;
+    if (10 * used >= 9 * shape.num_workers) shape.num_workers = used;
   }
   shape.may_split = shape.num_workers > 1 && desc.max_kv_len > kTileTokens;
   return shape;

@@ -83,9 +83,9 @@ class Schedule {
       const int tiles = exists ? num_tiles_of(ranges_.tiles_of().kv_len()) : 0;
       const int total = __reduce_add_sync(kFullWarp, tiles);
       const int longest = __reduce_max_sync(kFullWarp, tiles);
-      const int even = divide_up(total, params.num_workers);
-      const int most = params.num_row_blocks.value > 1 ? even : even * 17 / 16;
-      strided_ = params.num_splits.value > 0 && divide_up(longest, params.num_splits) <= most + 1;
+      strided_ =
+          params.num_splits.value > 0 && divide_up(longest, params.num_splits) <=
+                                             divide_up(total, params.num_workers) * 17 / 16 + 1;
       if (strided_) return;
     }
     ranges_.init(params.num_workers, worker_, s_block_sums);
