@@ -39,7 +39,7 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
 #pragma unroll 1
   while (segment.sequence != kNoMoreSegments) {
     release_segment<C>(s_base, segment_position);
-    if (exchanges(segment)) {
+    if (C::kExchanges && exchanges(segment)) {
       score_exchanged<C>(params, s_base, segment, row_block, tid);
       segment = read_segment<C>(s_base, segment_position);
       continue;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
   // Guess that the schedule is strided: page ids and query rows are on their way before the
   // lengths are known.
   PageWindow pages, entries;
-  Schedule schedule(params, !C::kSplitRoles);
+  Schedule schedule(params, C::kExchanges);
   uint32_t tag;
   const auto fetch_ahead = [&] {
     const Place place(params);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     const int num_splits = static_cast<int>(params.num_splits.value);
     pages.look_up(params, place.guess, place.worker - place.guess * num_splits, num_splits,
                   params.block_table_stride);
-    if (!C::kSplitRoles) entries.look_up(params, place.guess, 0, 1, params.block_table_stride);
+    if (C::kExchanges) entries.look_up(params, place.guess, 0, 1, params.block_table_stride);
   };
   if (warp == C::kProducerWarp) {
     if (threadIdx.x % 32 == 0) ptx::prefetch_tensor_map(C::kSplitRoles ? &k_map : &k_chunk_map);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(Config<kInstances[kInstance]>::kThreads, 1)
     }
     const int kv_len =
         static_cast<int>(ptx::load_shared_u32(LD_SHARED(C, s_base, exchanged_kv_len)));
-    if (kv_len > 0) {
+    if (C::kExchanges && kv_len > 0) {
       finish_exchange<C>(params, s_base, Place(params).row_block, kv_len, threadIdx.x);
     } else {
       merge_splits<C>(params, s_base, Place(params).row_block, threadIdx.x);

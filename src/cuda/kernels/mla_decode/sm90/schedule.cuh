@@ -3,7 +3,7 @@
 //
 // Strided: worker w serves split w % S of sequence w / S, tiles split, split + n, ... Its first
 // page id can be fetched before the lengths are known. Used when it is balanced. A sequence of two
-// to kExchangeSplits tiles has kExchangeSplits splits of one tile or none if S allows (up to 32
+// to kExchangeSplits tiles has kExchangeSplits splits of one tile or none if S allows (up to 16
 // rows).
 // Ranges: equal ranges of the list of all tiles (TileRanges). A sequence of length 0 counts as one
 // tile, so that somebody writes its output.
