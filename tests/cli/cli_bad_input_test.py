@@ -2,39 +2,14 @@
 """Bad input gets one clear line on stderr and exit code 2: never a crash, nothing half-written."""
 import json
 import os
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
-from support import (BINARY, HAS_MODEL, MODEL, NO_MODEL, STRING, TINY_LLAMA, environment, gguf, run)
+from support import (BINARY, HAS_MODEL, MODEL, NO_MODEL, STRING, TINY_LLAMA, Refusals, environment,
+                     gguf, run)
 
 
-class BadInput(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def write(self, name, data):
-        path = self.folder / name
-        path.write_bytes(data)
-        return path
-
-    def refused(self, args, *parts, env=None, code=2):
-        before = sorted(self.folder.iterdir())
-        result = run(*args, env=env)
-        error = result.stderr.decode(errors="replace")
-        with self.subTest(args=[str(arg)[:80] for arg in args]):
-            self.assertEqual(result.returncode, code, error)
-            self.assertEqual(result.stdout, b"")
-            lines = [line for line in error.splitlines() if not line.startswith("longdecode: note")]
-            self.assertEqual(len(lines), 1, error)
-            self.assertTrue(lines[0].startswith("longdecode: error: "), error)
-            for part in parts:
-                self.assertIn(str(part), lines[0])
-            self.assertEqual(sorted(self.folder.iterdir()), before)
-
+class BadInput(Refusals):
     def test_command_line(self):
         self.refused([], "no command given", "generate")
         self.refused(["explode"], "unknown command explode", "generate")

@@ -3,6 +3,8 @@ import os
 import pathlib
 import struct
 import subprocess
+import tempfile
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("LONGDECODE_BINARY", str(ROOT / "build" / "longdecode"))
@@ -31,6 +33,33 @@ def run(*args, env=None, **kwargs):
         del kwargs["stdin"]
     return subprocess.run([BINARY, *map(str, args)], stderr=subprocess.PIPE, timeout=300,
                           env=environment(env), check=False, **kwargs)
+
+
+class Refusals(unittest.TestCase):
+    """Tests with a folder of their own, in which a refused command leaves nothing."""
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, data):
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    def refused(self, args, *parts, env=None, code=2):
+        before = sorted(self.folder.iterdir())
+        result = run(*args, env=env)
+        error = result.stderr.decode(errors="replace")
+        with self.subTest(args=[str(arg)[:80] for arg in args]):
+            self.assertEqual(result.returncode, code, error)
+            self.assertEqual(result.stdout, b"")
+            lines = [line for line in error.splitlines() if not line.startswith("longdecode: note")]
+            self.assertEqual(len(lines), 1, error)
+            self.assertTrue(lines[0].startswith("longdecode: error: "), error)
+            for part in parts:
+                self.assertIn(str(part), lines[0])
+            self.assertEqual(sorted(self.folder.iterdir()), before)
 
 
 def gguf(metadata, tensors=()):

@@ -121,7 +121,7 @@ Result<std::vector<int32_t>> choose_layers(const std::vector<int32_t>& given,
 Status run_dump(const DumpOptions& options) {
   LD_RETURN_IF_ERROR(
       check_own_file("-o", options.output_path, {options.model_path, options.text_path}));
-  LD_RETURN_IF_ERROR(check_output_path("-o", options.output_path).status());
+  LD_RETURN_IF_ERROR(create_output("-o", options.output_path).status());
   LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   LD_ASSIGN_OR_RETURN(auto layers, choose_layers(options.layers, model->config()));
   LD_ASSIGN_OR_RETURN(const auto tokens,

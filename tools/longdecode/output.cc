@@ -1,9 +1,11 @@
 #include "output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kStdin = "/proc/self/fd/0";
+
 Status write_error(std::string_view name) {
   return make_status(StatusCode::kUnavailable, "cannot write {}: {}", name, std::strerror(errno));
 }
@@ -24,9 +28,8 @@ bool write_all(std::FILE* file, std::string_view text) {
   return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
 }
 
-// Replaces what is in the file at `path`.
-Status write_file(const std::string& path, std::string_view text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
+// Into what is open already: a device, a pipe, a file at the place where it is.
+Status write_special(const std::string& path, std::FILE* file, std::string_view text) {
   if (file == nullptr) return write_error(path);
   const bool written = write_all(file, text);
   const Status status = written ? Status() : write_error(path);
@@ -34,58 +37,45 @@ Status write_file(const std::string& path, std::string_view text) {
   return status;
 }
 
-std::string temporary_path(const std::string& path) {
-  return fmt::format("{}.tmp{}", path, getpid());
-}
-
-// The place that a write to the path ends at: links are followed, to what is not there yet, too.
-fs::path link_target(const std::string& path) {
-  constexpr int kMaxLinks = 40;  // as the kernel; a ring of links ends here and cannot be written
+// N for a path that leads to /proc/self/fd/N, whatever is open there; else -1.
+int own_descriptor(const std::string& path) {
   std::error_code error;
-  fs::path place = path;
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(place, error); ++i) {
-    place = place.parent_path() / fs::read_symlink(place, error);
-  }
-  const fs::path folder = fs::canonical(fs::absolute(place, error).parent_path(), error);
-  return error ? place : folder / place.filename();
+  const fs::path place = runner::link_target(path);
+  if (place.parent_path() != fs::canonical("/proc/self/fd", error) || error) return -1;
+  const std::string name = place.filename();
+  int number = -1;
+  const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), number);
+  return bad == std::errc() && end == name.data() + name.size() ? number : -1;
 }
 
 }  // namespace
 
-Result<std::string> check_output_path(const char* flag, const std::string& path) {
+Status name_output(const char* flag, const std::string& path, const Status& status) {
+  if (status.ok()) return status;
+  return Status(status.code(), fmt::format("{} {} {}", flag, path, status.message()));
+}
+
+Result<runner::OutputFile> create_output(const char* flag, const std::string& path) {
   if (path == "-") {
     return invalid_argument("{} is -; allowed: a path (./- is a file named -)", flag);
   }
-  std::error_code error;
-  const fs::file_type kind = fs::status(path, error).type();
-  if (kind == fs::file_type::directory) return invalid_argument("{} {} is a directory", flag, path);
-  const bool exists = kind != fs::file_type::not_found;
-  if (exists && access(path.c_str(), W_OK) != 0) {
-    return invalid_argument("{} {} cannot be written: {}", flag, path, std::strerror(errno));
-  }
-  if (exists && kind != fs::file_type::regular) {
-    return invalid_argument("{} {} is no regular file", flag, path);
-  }
-  const std::string target = link_target(path).string();
-  const std::string trial = temporary_path(target);
-  if (!write_file(trial, "").ok()) {
-    return invalid_argument("{} {} cannot be written: {}", flag, path, std::strerror(errno));
-  }
-  std::remove(trial.c_str());
-  return target;
+  Result<runner::OutputFile> file = runner::OutputFile::create(path);
+  if (!file.ok()) return name_output(flag, path, file.status());
+  return file;
 }
 
 Status check_own_file(const char* flag, const std::string& path,
                       const std::vector<std::string>& others) {
-  const auto is_file = [](const std::string& name) { return !name.empty() && name != "-"; };
-  if (!is_file(path)) return {};
+  if (path.empty() || path == "-") return {};
   for (const std::string& other : others) {
     std::error_code error;
-    const bool same = is_file(other) && (fs::equivalent(path, other, error) ||
-                                         link_target(path) == link_target(other));
+    const std::string place = other == "-" ? kStdin : other;
+    if (other.empty() || (other == "-" && !fs::is_regular_file(place, error))) continue;
+    const bool same = fs::equivalent(path, place, error) ||
+                      runner::link_target(path) == runner::link_target(place);
     if (!same) continue;
     return invalid_argument("{} {} is {}, which this command uses too; allowed: another file", flag,
-                            path, other);
+                            path, other == "-" ? "the file on stdin (-)" : other);
   }
   return {};
 }
@@ -96,12 +86,18 @@ Result<JsonOutput> JsonOutput::open(const std::string& path,
   output.path_ = path;
   if (path.empty() || path == "-") return output;
   LD_RETURN_IF_ERROR(check_own_file("--json", path, others));
+  output.descriptor_ = own_descriptor(path);
+  if (output.descriptor_ >= 0) {
+    const int mode = fcntl(output.descriptor_, F_GETFL);
+    if (mode != -1 && (mode & O_ACCMODE) != O_RDONLY) return output;
+    return invalid_argument("--json {} is descriptor {}, which is not open for writing", path,
+                            output.descriptor_);
+  }
   std::error_code error;
   const fs::file_type kind = fs::status(path, error).type();
   const bool special = kind == fs::file_type::character || kind == fs::file_type::fifo;
-  if (special && access(path.c_str(), W_OK) == 0) return output;
-  LD_ASSIGN_OR_RETURN(output.path_, check_output_path("--json", path));
-  output.temporary_path_ = temporary_path(output.path_);
+  output.is_special_ = special && access(path.c_str(), W_OK) == 0;
+  if (!output.is_special_) LD_RETURN_IF_ERROR(create_output("--json", path).status());
   return output;
 }
 
@@ -109,13 +105,14 @@ Status JsonOutput::write(std::string_view text) const {
   if (!enabled()) return {};
   const std::string line = std::string(text) + "\n";
   if (is_stdout()) return write_stdout(line);
-  if (temporary_path_.empty()) return write_file(path_, line);
-  Status status = write_file(temporary_path_, line);
-  if (status.ok() && std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    status = write_error(path_);
+  if (descriptor_ >= 0) {
+    const int copy = dup(descriptor_);
+    return write_special(path_, copy < 0 ? nullptr : fdopen(copy, "ab"), line);
   }
-  if (!status.ok()) std::remove(temporary_path_.c_str());
-  return status;
+  if (is_special_) return write_special(path_, std::fopen(path_.c_str(), "wb"), line);
+  LD_ASSIGN_OR_RETURN(auto file, create_output("--json", path_));
+  if (!write_all(file.stream(), line)) return write_error("--json " + path_);
+  return name_output("--json", path_, file.commit());
 }
 
 Status write_stdout(std::string_view text) {

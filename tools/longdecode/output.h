@@ -7,15 +7,18 @@
 #include <vector>
 
 #include "longdecode/status.h"
+#include "runner/output_file.h"
 
 namespace longdecode::tool {
 
-// A path that a regular file can be written to, links resolved: the file itself is what a rename
-// replaces. An error that names the flag otherwise; nothing is left there.
-Result<std::string> check_output_path(const char* flag, const std::string& path);
+// A regular file to be written to the path of the flag. Dropped, it was a check: nothing is left.
+Result<runner::OutputFile> create_output(const char* flag, const std::string& path);
+
+// An error of that file, with flag and path named.
+Status name_output(const char* flag, const std::string& path, const Status& status);
 
 // Refuses the output `path` of `flag` if it is one of the files in `others`, which the command
-// reads or writes too; empty names and "-" are no files.
+// reads or writes too; "-" is the file on stdin, an empty name is none.
 Status check_own_file(const char* flag, const std::string& path,
                       const std::vector<std::string>& others);
 
@@ -29,12 +32,13 @@ class JsonOutput {
   bool enabled() const { return !path_.empty(); }
   bool is_stdout() const { return path_ == "-"; }
 
-  // Writes the text and a newline. A regular file is written beside its place and renamed.
+  // Writes the text and a newline: a regular file whole, as an OutputFile, the rest as it is open.
   Status write(std::string_view text) const;
 
  private:
   std::string path_;
-  std::string temporary_path_;  // "" when `path_` is not a regular file
+  bool is_special_ = false;  // a device, a FIFO
+  int descriptor_ = -1;      // that `path_` stands for (/dev/stdout), whatever is behind it
 };
 
 // Writes all of `text` to stdout and flushes. An error when stdout is closed or full.

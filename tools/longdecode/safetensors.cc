@@ -1,9 +1,9 @@
 #include "safetensors.h"
 
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -28,10 +28,6 @@ const char* dtype_name(DType dtype) {
   return "";
 }
 
-Status write_error(const std::string& path) {
-  return make_status(StatusCode::kUnavailable, "cannot write {}: {}", path, std::strerror(errno));
-}
-
 }  // namespace
 
 int64_t TensorEntry::num_bytes() const {
@@ -43,14 +39,8 @@ int64_t TensorEntry::num_bytes() const {
 Result<SafetensorsWriter> SafetensorsWriter::create(
     const std::string& path, const std::vector<TensorEntry>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  SafetensorsWriter writer;
-  LD_ASSIGN_OR_RETURN(writer.path_, check_output_path("-o", path));
-  writer.temporary_path_ = fmt::format("{}.tmp{}", writer.path_, getpid());
-  writer.file_.reset(std::fopen(writer.temporary_path_.c_str(), "wb"));
-  if (writer.file_ == nullptr) {
-    return invalid_argument("-o {} cannot be written: {}", path, std::strerror(errno));
-  }
-
+  LD_ASSIGN_OR_RETURN(auto file, create_output("-o", path));
+  SafetensorsWriter writer(path, std::move(file));
   nlohmann::ordered_json header = {{"__metadata__", metadata}};
   int64_t end = 0;
   for (const TensorEntry& tensor : tensors) {
@@ -67,37 +57,26 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
   for (int64_t& offset : writer.offsets_) offset += static_cast<int64_t>(size);
   unsigned char length[8];
   for (size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(text.size() >> (8 * i));
-  if (std::fwrite(length, 1, 8, writer.file_.get()) != 8 ||
-      std::fwrite(text.data(), 1, text.size(), writer.file_.get()) != text.size()) {
-    return write_error(writer.temporary_path_);
-  }
+  LD_RETURN_IF_ERROR(writer.write_at(0, length, sizeof(length)));
+  LD_RETURN_IF_ERROR(writer.write_at(sizeof(length), text.data(), text.size()));
   return writer;
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ == nullptr) return;
-  file_.reset();
-  std::remove(temporary_path_.c_str());
+Status SafetensorsWriter::write_at(int64_t offset_bytes, const void* data, size_t num_bytes) {
+  std::FILE* file = file_.stream();
+  if (fseeko(file, static_cast<off_t>(offset_bytes), SEEK_SET) == 0 &&
+      std::fwrite(data, 1, num_bytes, file) == num_bytes) {
+    return {};
+  }
+  return make_status(StatusCode::kUnavailable, "-o {} cannot be written: {}", path_,
+                     std::strerror(errno));
 }
 
 Status SafetensorsWriter::write(size_t tensor_idx, int64_t offset_bytes, const void* data,
                                 int64_t num_bytes) {
-  const auto size = static_cast<size_t>(num_bytes);
-  if (fseeko(file_.get(), static_cast<off_t>(offsets_[tensor_idx] + offset_bytes), SEEK_SET) != 0 ||
-      std::fwrite(data, 1, size, file_.get()) != size) {
-    return write_error(temporary_path_);
-  }
-  return {};
+  return write_at(offsets_[tensor_idx] + offset_bytes, data, static_cast<size_t>(num_bytes));
 }
 
-Status SafetensorsWriter::commit() {
-  Status status;
-  if (std::fclose(file_.release()) != 0 ||
-      std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    status = write_error(path_);
-    std::remove(temporary_path_.c_str());
-  }
-  return status;
-}
+Status SafetensorsWriter::commit() { return name_output("-o", path_, file_.commit()); }
 
 }  // namespace longdecode::tool

@@ -4,14 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longdecode/status.h"
 #include "longdecode/types.h"
+#include "runner/output_file.h"
 
 namespace longdecode::tool {
 
@@ -30,9 +30,6 @@ class SafetensorsWriter {
   static Result<SafetensorsWriter> create(const std::string& path,
                                           const std::vector<TensorEntry>& tensors,
                                           const std::map<std::string, std::string>& metadata);
-  SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
-  SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
-  ~SafetensorsWriter();
 
   // Bytes [offset_bytes, offset_bytes + num_bytes) of tensor tensor_idx; every byte of every tensor
   // is the caller's to write, in any order.
@@ -40,15 +37,13 @@ class SafetensorsWriter {
   Status commit();
 
  private:
-  struct FileClose {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  SafetensorsWriter() = default;
+  SafetensorsWriter(std::string path, runner::OutputFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  Status write_at(int64_t offset_bytes, const void* data, size_t num_bytes);
 
   std::string path_;
-  std::string temporary_path_;
-  std::unique_ptr<std::FILE, FileClose> file_;  // null after commit() and in a moved-from object
-  std::vector<int64_t> offsets_;                // [num_tensors] bytes from the start of the file
+  runner::OutputFile file_;
+  std::vector<int64_t> offsets_;  // [num_tensors] bytes from the start of the file
 };
 
 }  // namespace longdecode::tool

@@ -1,16 +1,15 @@
 // Writing. prompt_cache_reader.cc reads.
 #include "runner/prompt_cache/prompt_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "runner/output_file.h"
 #include "runner/prompt_cache/cache_memory.h"
 #include "runner/prompt_cache/layout.h"
 #include "runner/prompt_cache/xxh64.h"
@@ -18,45 +17,28 @@
 namespace longdecode::runner {
 namespace {
 
-// A file beside `path` that takes its place when everything is written, or is removed.
+// Counts what is written into its checksum; the first error is that of finish().
 class NewFile {
  public:
-  explicit NewFile(const std::string& path)
-      : path_(path), temporary_path_(fmt::format("{}.tmp{}", path, getpid())) {
-    file_ = std::fopen(temporary_path_.c_str(), "wb");
-    if (file_ == nullptr) error_ = errno;
-  }
-  ~NewFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    if (!renamed_) std::remove(temporary_path_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  explicit NewFile(OutputFile file) : file_(std::move(file)) {}
 
   void write(const void* data, int64_t num_bytes) {
     if (error_ != 0 || num_bytes == 0) return;
     const auto count = static_cast<size_t>(num_bytes);
     hash_.update({static_cast<const uint8_t*>(data), count});
-    if (std::fwrite(data, 1, count, file_) != count) error_ = errno;
+    if (std::fwrite(data, 1, count, file_.stream()) != count) error_ = errno;
   }
   Status finish() {
     const uint64_t checksum = hash_.digest();
     write(&checksum, kChecksumBytes);
-    if (file_ != nullptr && std::fclose(file_) != 0 && error_ == 0) error_ = errno;
-    file_ = nullptr;
-    renamed_ = error_ == 0 && std::rename(temporary_path_.c_str(), path_.c_str()) == 0;
-    if (renamed_) return Status();
-    return make_status(StatusCode::kUnavailable, "prompt cache {}: cannot be written: {}", path_,
-                       std::strerror(error_ == 0 ? errno : error_));
+    if (error_ == 0) return file_.commit();
+    return make_status(StatusCode::kUnavailable, "cannot be written: {}", std::strerror(error_));
   }
 
  private:
-  std::string path_;
-  std::string temporary_path_;
-  std::FILE* file_ = nullptr;
+  OutputFile file_;
   Xxh64 hash_;
   int error_ = 0;
-  bool renamed_ = false;
 };
 
 PromptCacheHeader make_header(uint64_t model_hash, std::span<const RestorePoint> points,
@@ -111,7 +93,13 @@ Status save_prompt_cache(const std::string& path, uint64_t model_hash,
   }
   LD_RETURN_IF_ERROR(check_points(points, session));
   const PromptCacheHeader header = make_header(model_hash, points, session);
-  NewFile file(path);
+  const auto named = [&path](const Status& status) {
+    return Status(status.code(), fmt::format("prompt cache {}: {}", path, status.message()));
+  };
+  Result<OutputFile> output = OutputFile::create(path);
+  if (!output.ok())
+    return named(make_status(StatusCode::kUnavailable, "{}", output.status().message()));
+  NewFile file(std::move(output).value());
   file.write(&header, sizeof(header));
   file.write(tokens.data(), num_tokens * 4);
   for (const RestorePoint& point : points) {
@@ -126,7 +114,8 @@ Status save_prompt_cache(const std::string& path, uint64_t model_hash,
     LD_RETURN_IF_ERROR(memory.read(block, bytes.data()));
     file.write(bytes.data(), block.stored_bytes);
   }
-  return file.finish();
+  const Status status = file.finish();
+  return status.ok() ? status : named(status);
 }
 
 }  // namespace longdecode::runner

@@ -20,8 +20,8 @@ namespace longdecode::runner {
 inline constexpr uint32_t kPromptCacheVersion = 1;
 inline constexpr int32_t kMaxRestorePoints = 2;  // after the prompt, after the generation
 
-// Writes what the session holds of `tokens` (all of its tokens, in order) to `path`, through a file
-// beside it that is renamed: what was there stays until the new file is whole. points: 1 or 2 of
+// Writes what the session holds of `tokens` (all of its tokens, in order) to `path`, as an
+// OutputFile: what was there stays until the new file is whole. points: 1 or 2 of
 // ascending length, captured from this session. kUnavailable when writing fails.
 Status save_prompt_cache(const std::string& path, uint64_t model_hash,
                          std::span<const int32_t> tokens, std::span<const RestorePoint> points,
