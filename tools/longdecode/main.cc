@@ -67,15 +67,17 @@ int run(int argc, char** argv) {
   add_bench_attention(*bench, outcome);
   add_bench_model(*bench, outcome);
   check_option_texts(app);
+  confine_environment(app);
   try {
+    check_flag_texts(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) {
+    if (error.get_exit_code() != 0 && !wants_help(app)) {
       print_error(parse_error_text(app, error, argc, argv));
       return kExitBadInput;
     }
     std::ostringstream text;  // of --help or --version
-    app.exit(error, text, text);
+    app.exit(wants_help(app) ? CLI::CallForHelp() : error, text, text);
     outcome = write_stdout(text.str());
   }
   if (!outcome.ok()) print_error(name_environment(app, argc, argv, outcome.message()));

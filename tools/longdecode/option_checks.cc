@@ -34,7 +34,8 @@ std::string integer_problem(const std::string& text, int num_bits) {
   if (begin == end) return empty_value("INT");
   if (*begin == '+') ++begin;
   const char* first_digit = begin + (begin < end && *begin == '-' ? 1 : 0);
-  if (end - first_digit > 1 && *first_digit == '0') {
+  const bool has_more = end - first_digit > 1;
+  if (has_more && *first_digit == '0' && std::isalnum(static_cast<unsigned char>(first_digit[1]))) {
     return fmt::format("\"{}\" is not decimal; allowed: an integer without leading zeros", text);
   }
   int64_t value = 0;
@@ -48,9 +49,16 @@ std::string integer_problem(const std::string& text, int num_bits) {
 std::string float_problem(const std::string& text) {
   if (text.empty()) return empty_value("FLOAT");
   const double value = std::strtod(text.c_str(), nullptr);
+  if (text.find_first_of("xX") != std::string::npos) {
+    return fmt::format("\"{}\" is not decimal; allowed: a number", text);
+  }
   const bool named = text.find_first_of("0123456789") == std::string::npos;  // inf, nan
-  if (named || std::fabs(value) <= std::numeric_limits<float>::max()) return "";
-  return fmt::format("{} is out of range; allowed: numbers up to 3.4e38, inf", text);
+  const bool vanishes =
+      static_cast<float>(value) == 0.0f &&
+      text.substr(0, text.find_first_of("eE")).find_first_of("123456789") != std::string::npos;
+  if (named || (std::fabs(value) <= std::numeric_limits<float>::max() && !vanishes)) return "";
+  return fmt::format("{} is out of range; allowed: 0, numbers from 1.5e-45 up to 3.4e38, inf",
+                     text);
 }
 
 Status check_choice(const char* flag, const std::string& value,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "option_checks.h"
@@ -18,16 +19,24 @@ const CLI::App& chosen_command(const CLI::App& app) {
   return parsed.empty() ? app : chosen_command(*parsed[0]);
 }
 
-// CLI11's own message does not name what was given or what there is.
-std::string missing_command(const CLI::App& app, int argc, char** argv) {
-  std::vector<const CLI::App*> commands = app.get_subcommands({});
+// The command that the first words name, and how many arguments stand before its own.
+std::pair<const CLI::App*, int> named_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* command = &app;
   int depth = 1;
   for (; depth < argc; ++depth) {
-    const auto named = [&](const CLI::App* command) { return command->get_name() == argv[depth]; };
+    const std::vector<const CLI::App*> commands = command->get_subcommands({});
+    const auto named = [&](const CLI::App* next) { return next->get_name() == argv[depth]; };
     const auto found = std::find_if(commands.begin(), commands.end(), named);
     if (found == commands.end()) break;
-    commands = (*found)->get_subcommands({});
+    command = *found;
   }
+  return {command, depth};
+}
+
+// CLI11's own message does not name what was given or what there is.
+std::string missing_command(const CLI::App& app, int argc, char** argv) {
+  const auto [parent, depth] = named_command(app, argc, argv);
+  const std::vector<const CLI::App*> commands = parent->get_subcommands({});
   std::string allowed;
   for (const CLI::App* command : commands) {
     allowed += (allowed.empty() ? "" : ", ") + command->get_name();
@@ -52,6 +61,18 @@ std::string bad_conversion(const CLI::App& command, const std::string& message) 
   const std::string problem = type == "INT" ? integer_problem(text, 32) : "";
   if (!problem.empty()) return fmt::format("{}: {}", name, problem);
   return fmt::format("{} is \"{}\"; allowed: {}", name, text, allowed_values(type));
+}
+
+bool is_flag(const CLI::Option* option) {
+  return option != nullptr && option->get_items_expected_max() == 0;
+}
+
+// CLI11 takes every text that starts with a number for a flag, and an empty one for true.
+void check_flag(const std::string& name, const std::string& text) {
+  if (text == "true" || text == "false") return;
+  throw CLI::ConversionError(
+      fmt::format("{} is \"{}\"; allowed: {}", name, text, allowed_values("")),
+      CLI::ExitCodes::ConversionError);
 }
 
 // "--temp: At Most 1 required but received 2", "--temp: 1 required FLOAT missing".
@@ -114,6 +135,11 @@ void check_option_texts(CLI::App& app) {
       option->check([](const std::string& path) {
         return std::string(path.empty() ? "the name is empty; allowed: a file name" : "");
       });
+    } else if (is_flag(option)) {
+      option->check([option](const std::string& text) {
+        check_flag(option->get_name(), text);
+        return std::string();
+      });
     } else if (option->get_expected_max() > 1) {  // a list, whose parts add_list_option checks
       continue;
     } else if (type == "INT") {
@@ -124,6 +150,30 @@ void check_option_texts(CLI::App& app) {
   }
   for (CLI::App* command : app.get_subcommands({})) check_option_texts(*command);
 }
+
+void confine_environment(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands({})) {
+    confine_environment(*command);
+    // CLI11 reads the variables of a command that has such a callback when its own arguments are
+    // parsed, and those of all others in any case.
+    if (command->get_subcommands({}).empty()) command->parse_complete_callback([] {});
+  }
+}
+
+void check_flag_texts(const CLI::App& app, int argc, char** argv) {
+  const auto [command, depth] = named_command(app, argc, argv);
+  for (int i = depth; i < argc; ++i) {
+    const std::string text = argv[i];
+    const size_t equals = text.find('=');
+    const CLI::Option* before = command->get_option_no_throw(argv[i - 1]);
+    const bool is_value = i > depth && before != nullptr && !is_flag(before);
+    if (is_value || text.rfind("--", 0) != 0 || equals == std::string::npos) continue;
+    const std::string name = text.substr(0, equals);
+    if (is_flag(command->get_option_no_throw(name))) check_flag(name, text.substr(equals + 1));
+  }
+}
+
+bool wants_help(const CLI::App& app) { return chosen_command(app).get_help_ptr()->count() > 0; }
 
 std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error, int argc,
                              char** argv) {
