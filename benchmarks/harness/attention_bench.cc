@@ -87,6 +87,17 @@ int64_t most_necessary_bytes(const ShapeSpec& shape) {
   return most;
 }
 
+// So that no count of bytes below is beyond 64 bits.
+Status check_size(const ShapeSpec& shape) {
+  constexpr double kMost = 0x1p56;
+  const double heads = std::max(shape.num_q_heads, shape.num_kv_heads);
+  const double values = double(shape.batch) * double(shape.kv_len) * heads *
+                        double(std::max(shape.head_dim, kMlaKeyDim));
+  if (values <= kMost) return {};
+  return invalid_argument("batch {} x kv_len {} x {} heads is beyond any memory", shape.batch,
+                          shape.kv_len, heads);
+}
+
 Status check_shape(const ShapeSpec& shape, const DeviceInfo& device) {
   if (shape.methods.empty()) return invalid_argument("method is empty; allowed: dense, ffd");
   LD_RETURN_IF_ERROR(check(workload_spec(shape, 0.0)));
@@ -100,7 +111,7 @@ Status check_shape(const ShapeSpec& shape, const DeviceInfo& device) {
       LD_ASSIGN_OR_RETURN(const KernelChoice choice, select_kernel(desc, device));
     }
   }
-  return {};
+  return check_size(shape);
 }
 
 // What a shape takes at most, in bytes.
@@ -128,22 +139,22 @@ Status check_memory(const std::vector<ShapeSpec>& shapes, const DeviceInfo& devi
   const int64_t available = available_memory_bytes();
   for (const ShapeSpec& shape : shapes) {
     const MemoryNeed need = memory_need(shape);
-    const int64_t timer = flush_bytes + floor_bytes;
-    const int64_t host = need.inputs + need.cache + need.scratch + (on_host ? timer : 0);
-    if (available >= 0 && host > available) {
+    const double timer = double(flush_bytes) + double(floor_bytes);
+    const double host = double(need.inputs + need.cache + need.scratch) + (on_host ? timer : 0.0);
+    if (available >= 0 && host > double(available)) {
       return invalid_argument(
           "batch {} x kv_len {} needs {:.0f} MiB of memory (inputs {:.0f}, cache {:.0f}, reference "
           "{:.0f}, cache flush and read floor {:.0f}); available: {:.0f} MiB",
-          shape.batch, shape.kv_len, double(host) / kMib, double(need.inputs) / kMib,
-          double(need.cache) / kMib, double(need.scratch) / kMib,
-          on_host ? double(timer) / kMib : 0.0, double(available) / kMib);
+          shape.batch, shape.kv_len, host / kMib, double(need.inputs) / kMib,
+          double(need.cache) / kMib, double(need.scratch) / kMib, on_host ? timer / kMib : 0.0,
+          double(available) / kMib);
     }
-    if (!on_host && need.cache + timer > device.memory_bytes) {
+    if (!on_host && double(need.cache) + timer > double(device.memory_bytes)) {
       return invalid_argument(
           "batch {} x kv_len {} needs {:.0f} MiB of device memory (cache {:.0f}, cache flush and "
           "read floor {:.0f}); the device has {:.0f} MiB",
-          shape.batch, shape.kv_len, double(need.cache + timer) / kMib, double(need.cache) / kMib,
-          double(timer) / kMib, double(device.memory_bytes) / kMib);
+          shape.batch, shape.kv_len, (double(need.cache) + timer) / kMib, double(need.cache) / kMib,
+          timer / kMib, double(device.memory_bytes) / kMib);
     }
   }
   return {};

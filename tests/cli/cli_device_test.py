@@ -91,7 +91,7 @@ class Device(unittest.TestCase):
             if not HAS_MODEL:
                 continue
             flags = ["generate", "-m", MODEL, "-p", "a", "-p", "b", "-n", "1"]
-            self.assert_refused(1, [*flags, "--device", "cuda"], f"error: {reason}", env=env)
+            self.assert_refused(1, [*flags, "--device", "cuda"], f'error: --device is "cuda": {reason}', env=env)
             result = run(*flags, env=env | {"LONGDECODE_DEVICE": "auto"})
             self.assertEqual(result.returncode, 0)
             self.assertIn(f"longdecode: note: on the CPU, because {reason}\n",

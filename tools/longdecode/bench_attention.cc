@@ -5,19 +5,22 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "commands.h"
 #include "list_option.h"
+#include "open_session.h"
 #include "option_checks.h"
 #include "output.h"
 #include "output_flags.h"
+#include "session_options.h"
 
 namespace longdecode::tool {
 namespace {
@@ -51,7 +54,7 @@ Result<bench::Timing> parse_timing(const std::string& name, DeviceType device) {
   if (name == "wall" && on_cpu) return bench::Timing::kWall;
   if (name == "graph" && !on_cpu) return bench::Timing::kGraph;
   if (name == "events" && !on_cpu) return bench::Timing::kEvents;
-  return invalid_argument("--timing is {}; allowed on this device: auto, {}", name,
+  return invalid_argument("--timing is \"{}\"; allowed on this device: auto, {}", shown(name),
                           on_cpu ? "wall" : "graph, events");
 }
 
@@ -64,37 +67,62 @@ Result<DeviceInfo> find_device(const std::string& name, int32_t num_threads) {
     return invalid_argument("--threads is {}; allowed: 1 to {}, or 0 for all", num_threads,
                             kMaxThreads);
   }
-  Result<DeviceInfo> device = make_status(StatusCode::kUnavailable, "no device");
-  if (name != "cpu") device = detect_device(DeviceType::kCuda);
-  if (name == "cpu" || (name == "auto" && !device.ok())) device = detect_device(DeviceType::kCpu);
-  if (device.ok() && num_threads > 0) device->num_threads = num_threads;
-  if (device.ok() && name == kCudaAsSm80) {  // an RTX 4090's
+  Result<DeviceInfo> device = detect_device(name == "cpu" ? DeviceType::kCpu : DeviceType::kCuda);
+  if (name == "auto" && !device.ok()) {
+    note_cpu(device.status());
+    device = detect_device(DeviceType::kCpu);
+  }
+  if (!device.ok()) return name_device(name, device.status());
+  if (num_threads > 0) device->num_threads = num_threads;
+  if (name == kCudaAsSm80) {  // an RTX 4090's
     device->compute_capability = 89;
     device->shared_memory_bytes = 101376;
   }
   return device;
 }
 
-// A refusal of the library, in the words of the flags.
+// Of the names of members: "ffd.delta".
+constexpr std::string_view kWordCharacters = "abcdefghijklmnopqrstuvwxyz_.0123456789";
+
+// A refusal of the library, in the words of the flags: every word that names a member.
 Status in_flags(const Status& status) {
-  const std::pair<const char*, const char*> kNames[] = {{"format.page_size", "--page-size"},
-                                                        {"format.key_dim", "--head-dim"},
-                                                        {"format.num_kv_heads", "--num-kv-heads"},
-                                                        {"num_q_heads", "--num-q-heads"},
-                                                        {"max_query_len", "--query-len"},
-                                                        {"max_kv_len", "--kv-len"},
-                                                        {"kv_len", "--kv-len"},
-                                                        {"max_batch", "--batch"},
-                                                        {"ffd.delta", "--delta"},
-                                                        {"ffd.margin_sigmas", "--margin-sigmas"},
-                                                        {"ffd.sink_tokens", "--sink-tokens"},
-                                                        {"ffd.recent_tokens", "--recent-tokens"}};
-  std::string message = status.message();
-  for (const auto& [name, flag] : kNames) {
-    const size_t at = message.find(name);
-    if (at != std::string::npos) message.replace(at, std::strlen(name), flag);
+  static const std::map<std::string, std::string> kFlags = {
+      {"batch", "--batch"},
+      {"ffd.delta", "--delta"},
+      {"ffd.margin_sigmas", "--margin-sigmas"},
+      {"ffd.recent_tokens", "--recent-tokens"},
+      {"ffd.sink_tokens", "--sink-tokens"},
+      {"flush_bytes", "--flush-bytes"},
+      {"format.key_dim", "--head-dim"},
+      {"format.num_kv_heads", "--num-kv-heads"},
+      {"format.page_size", "--page-size"},
+      {"kept", "--kept"},
+      {"key_dim", "--head-dim"},
+      {"kv_len", "--kv-len"},
+      {"max_batch", "--batch"},
+      {"max_kv_len", "--kv-len"},
+      {"max_query_len", "--query-len"},
+      {"near_threshold", "--near-threshold"},
+      {"num_kv_heads", "--num-kv-heads"},
+      {"num_q_heads", "--num-q-heads"},
+      {"page_size", "--page-size"},
+      {"query_len", "--query-len"},
+      {"recent_tokens", "--recent-tokens"},
+      {"reps", "--reps"},
+      {"sink_tokens", "--sink-tokens"}};
+  const std::string& message = status.message();
+  std::string text;
+  for (size_t begin = 0; begin < message.size();) {
+    const bool is_word = kWordCharacters.find(message[begin]) != std::string_view::npos;
+    const size_t end = std::min(is_word ? message.find_first_not_of(kWordCharacters, begin)
+                                        : message.find_first_of(kWordCharacters, begin),
+                                message.size());
+    const std::string part = message.substr(begin, end - begin);
+    const auto found = kFlags.find(part);
+    text += found == kFlags.end() ? part : found->second;
+    begin = end;
   }
-  return Status(status.code(), message);
+  return Status(status.code(), text);
 }
 
 // Exit code 1: rows that are wrong are printed, and are no result.
@@ -118,17 +146,20 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   if (!options.shapes_path.empty()) {
     LD_ASSIGN_OR_RETURN(requests, read_shapes_file(options.shapes_path, options.shape));
   }
-  const ShapeRequest& shape = options.shape;
-  if (options.shapes_path.empty() && !shape.dump.empty() && shape.workload != "dump") {
-    return invalid_argument("--workload is {}; allowed with --dump {}: dump", shape.workload,
-                            shape.dump);
-  }
+  if (options.shapes_path.empty()) LD_RETURN_IF_ERROR(check_dump(options.shape));
   std::vector<std::string> inputs = {options.shapes_path};
   for (const ShapeRequest& request : requests) inputs.push_back(request.dump);
   LD_ASSIGN_OR_RETURN(JsonOutput output, JsonOutput::open(options.json_path, inputs));
   std::vector<bench::ShapeSpec> shapes;
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
-  for (const ShapeRequest& request : requests) LD_RETURN_IF_ERROR(expand(request, shapes));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Status status = expand(requests[i], shapes);
+    if (!status.ok() && !options.shapes_path.empty()) {
+      return Status(status.code(), fmt::format("--shapes {}: shape {}: {}", options.shapes_path, i,
+                                               status.message()));
+    }
+    LD_RETURN_IF_ERROR(status);
+  }
   bench::BenchOptions bench_options;
   LD_ASSIGN_OR_RETURN(bench_options.timing, parse_timing(options.timing, device.type));
   bench_options.num_reps = options.num_reps;
@@ -154,7 +185,7 @@ std::string count_of_bytes(const std::string& text) {
   }
   if (is_good && integer_problem(count, 64).empty()) return count;
   throw CLI::ValidationError(fmt::format(
-      "the value is \"{}\"; allowed: 0 to {}, or with a unit: 512M, 2G", text, INT64_MAX));
+      "the value is \"{}\"; allowed: 0 to {}, or with a unit: 512M, 2G", shown(text), INT64_MAX));
 }
 
 void add_shape_options(CLI::App& app, ShapeRequest& shape) {
@@ -178,7 +209,7 @@ void add_workload_options(CLI::App& app, ShapeRequest& shape) {
       "--workload", shape.workload,
       "planted (hits anywhere), clustered (runs of hits, half of them in one kv head), or dump "
       "(a layer of --dump, repeated; it gives heads and head_dim)");
-  app.add_option("--dump", shape.dump, "Keys, values and queries written by dump-qkv")
+  app.add_option("--dump", shape.dump, "Keys, values and queries written by dump-qkv (f16 or f32)")
       ->type_name("FILE");
   app.add_option("--layer", shape.layer, "Layer of the dump");
   app.add_option("--near-threshold", shape.near_threshold,

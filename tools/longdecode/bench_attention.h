@@ -41,6 +41,9 @@ struct ShapeRequest {
 // Appends the shapes of a request. Notes what is left out (FFD over an MLA cache) on stderr.
 Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes);
 
+// A dump is of the workload dump alone.
+Status check_dump(const ShapeRequest& request);
+
 // Layer `layer` of a file as `longdecode dump-qkv` writes it.
 Result<std::shared_ptr<const bench::KvSample>> read_dump(const std::string& path, int32_t layer);
 

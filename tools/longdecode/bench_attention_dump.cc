@@ -13,6 +13,7 @@
 #include "base/float_convert.h"
 #include "base/status_macros.h"
 #include "bench_attention.h"
+#include "json_input.h"
 #include "runner/gguf/mapped_file.h"
 
 namespace longdecode::tool {
@@ -36,13 +37,15 @@ class DumpFile {
       return dump.broken("has no header");
     }
     const uint8_t* header = dump.bytes().data() + 8;
-    dump.header_ = Json::parse(header, header + header_bytes, nullptr, false);
+    Result<Json> json = parse_json({header, static_cast<size_t>(header_bytes)});
+    if (!json.ok()) return dump.broken("has a header that " + json.status().message());
+    dump.header_ = std::move(json).value();
     if (!dump.header_.is_object()) return dump.broken("has a header that is no JSON object");
     dump.data_ = 8 + static_cast<size_t>(header_bytes);
     return dump;
   }
 
-  // An F16 tensor of rank 3 as fp32.
+  // An F16 or F32 tensor of rank 3 as fp32.
   Status tensor(const std::string& name, std::vector<int64_t>& shape,
                 std::vector<float>& values) const {
     const auto found = header_.find(name);
@@ -51,10 +54,12 @@ class DumpFile {
     }
     const Json entry = *found;
     size_t offsets[2] = {};
-    if (!entry.is_object() || entry.value("dtype", Json()) != "F16" ||
-        !read_integers(entry, "shape", 3, shape) || !read_offsets(entry, offsets)) {
-      return broken(fmt::format("{}: is not an F16 tensor of three dimensions", name));
+    const Json dtype = entry.is_object() ? entry.value("dtype", Json()) : Json();
+    if ((dtype != "F16" && dtype != "F32") || !read_integers(entry, "shape", 3, shape) ||
+        !read_offsets(entry, offsets)) {
+      return broken(fmt::format("{}: is not an F16 or F32 tensor of three dimensions", name));
     }
+    const size_t element = dtype == "F32" ? 4 : 2;
     int64_t count = 1;
     for (const int64_t size : shape) {
       if (size < 1 || size > (int64_t{1} << 20)) {  // so that the product fits
@@ -63,14 +68,15 @@ class DumpFile {
       count *= size;
     }
     if (offsets[1] < offsets[0] || offsets[1] > bytes().size() - data_ ||
-        offsets[1] - offsets[0] != 2 * static_cast<size_t>(count)) {
+        offsets[1] - offsets[0] != element * static_cast<size_t>(count)) {
       return broken(name + ": does not lie in the file");
     }
     values.resize(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, bytes().data() + data_ + offsets[0] + 2 * i, 2);
-      values[i] = f16_to_f32(bits);
+      const uint8_t* at = bytes().data() + data_ + offsets[0] + element * i;
+      uint16_t half = 0;
+      std::memcpy(element == 4 ? static_cast<void*>(&values[i]) : &half, at, element);
+      if (element == 2) values[i] = f16_to_f32(half);
     }
     return {};
   }

@@ -14,6 +14,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "bench_attention.h"
+#include "json_input.h"
 #include "option_checks.h"
 #include "output.h"
 
@@ -33,7 +34,9 @@ bool convert(const Json& json, T& value) {
     value = json.get<bool>();
   } else if constexpr (std::is_floating_point_v<T>) {
     if (!json.is_number()) return false;
-    value = json.get<T>();
+    const auto number = json.get<double>();
+    value = static_cast<T>(number);
+    return std::isfinite(value) && (value != T{0} || number == 0.0);
   } else {
     constexpr int64_t kMost = std::numeric_limits<T>::max();
     if (!json.is_number_integer()) return false;
@@ -71,11 +74,11 @@ class ObjectReader {
   Status finish() const {
     if (!error_.empty()) {
       return invalid_argument("\"{}\" is {}: of the wrong kind or out of range", error_,
-                              object_.at(error_).dump());
+                              shown(object_.at(error_).dump()));
     }
     for (const auto& item : object_.items()) {
       if (std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {
-        return invalid_argument("\"{}\" is no option of a shape", item.key());
+        return invalid_argument("\"{}\" is no option of a shape", shown(item.key()));
       }
     }
     return {};
@@ -86,6 +89,16 @@ class ObjectReader {
   std::vector<std::string> known_;
   std::string error_;
 };
+
+}  // namespace
+
+Status check_dump(const ShapeRequest& request) {
+  if (request.dump.empty() || request.workload == "dump") return {};
+  return invalid_argument("--workload is {}; allowed with --dump {}: dump", request.workload,
+                          request.dump);
+}
+
+namespace {
 
 Status read_shape(const Json& object, ShapeRequest& shape) {
   if (!object.is_object()) return invalid_argument("is not an object");
@@ -111,7 +124,9 @@ Status read_shape(const Json& object, ShapeRequest& shape) {
   reader.read("sink_tokens", shape.sink_tokens);
   reader.read("recent_tokens", shape.recent_tokens);
   reader.read("seed", shape.seed);
-  return reader.finish();
+  LD_RETURN_IF_ERROR(reader.finish());
+  if (!object.contains("dump")) return {};
+  return check_dump(shape);
 }
 
 Result<DType> parse_dtype(const std::string& name) {
@@ -208,8 +223,9 @@ Result<std::vector<ShapeRequest>> read_shapes_file(const std::string& path,
   }
   std::ifstream file(path);
   if (!file) return not_found("--shapes {}: cannot be read: {}", path, std::strerror(errno));
-  const Json json = Json::parse(file, nullptr, false);
-  if (json.is_discarded()) return invalid_argument("--shapes {}: is not JSON", path);
+  const Result<Json> parsed = parse_json(file);
+  if (!parsed.ok()) return invalid_argument("--shapes {}: {}", path, parsed.status().message());
+  const Json& json = *parsed;
   if (!json.is_array() || json.empty()) {
     return invalid_argument("--shapes {}: is not an array of shapes", path);
   }

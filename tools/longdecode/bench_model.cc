@@ -287,6 +287,16 @@ Status check_batches(const BenchModelOptions& options, bool is_random) {
   return {};
 }
 
+// --device auto has no choice with --random-weights.
+Status take_cuda(SessionFlags& session) {
+  if (session.device == "cuda") return {};
+  LD_RETURN_IF_ERROR(check_cuda_kv_type(session));
+  const Status found = detect_device(DeviceType::kCuda).status();
+  session.device = "cuda";
+  if (found.ok()) return found;
+  return Status(found.code(), "--random-weights runs on CUDA: " + found.message());
+}
+
 Status check(const CLI::App& command, BenchModelOptions& options) {
   const bool is_random = command.count("--random-weights") > 0;
   if (is_random && is_model_given(options)) {
@@ -308,9 +318,9 @@ Status check(const CLI::App& command, BenchModelOptions& options) {
   }
   LD_RETURN_IF_ERROR(check_batches(options, is_random));
   if (!is_random) LD_RETURN_IF_ERROR(check_one_graph(options.session));
-  if (is_random) options.session.device = "cuda";  // "auto" has no choice
   LD_RETURN_IF_ERROR(check_session_flags(command, options.session));
   if (!is_random) return {};
+  LD_RETURN_IF_ERROR(take_cuda(options.session));
   for (const std::string& flag :
        given_flags(command, {"--file", "--n-prompt", "--dense-layers", "--layer-delta"})) {
     print_note(fmt::format("{} has no effect with --random-weights", flag));

@@ -164,7 +164,7 @@ void add_dump_qkv(CLI::App& app, Status& outcome) {
       app.add_subcommand("dump-qkv", "Write a model's queries, keys and values over a text");
   auto options = std::make_shared<DumpOptions>();
   command->option_defaults()->always_capture_default();
-  add_text_flags(*command, options->model_path, options->context_len);
+  add_text_flags(*command, options->model_path, options->context_len, "0: all, ");
   command->add_option("-f,--file", options->text_path, "Text, plain UTF-8; -: stdin (required)")
       ->type_name("FILE");
   command->add_option("-o,--output", options->output_path, "Output file (required)")

@@ -33,7 +33,7 @@ std::string parse_list(const std::string& text, const char* kind, std::vector<T>
     if (!problem.empty()) return ": " + problem;
     T value{};
     if (!CLI::detail::lexical_cast(item, value)) {
-      return fmt::format(" is \"{}\"; allowed: {}, separated by commas", text, kind);
+      return fmt::format(" is \"{}\"; allowed: {}, separated by commas", shown(text), kind);
     }
     values.push_back(value);
     begin = end + 1;

@@ -64,6 +64,12 @@ Result<runner::Session> open_on_cuda(std::shared_ptr<const runner::Model> model,
 
 }  // namespace
 
+void note_cpu(const Status& why) {
+  if (find_backend(DeviceType::kCuda).ok()) {
+    print_note_once(fmt::format("on the CPU, because {}", why.message()));
+  }
+}
+
 Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
                                      const SessionFlags& flags, Method method, int64_t context_len,
                                      bool progress, const BatchRoom& room) {
@@ -73,7 +79,7 @@ Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
   if (flags.device == "auto" && find_backend(DeviceType::kCuda).ok()) {
     Result<runner::Session> session = open_on_cuda(model, flags, options, progress, room);
     if (session.ok() || !is_of_the_device(session.status().code())) return session;
-    print_note_once(fmt::format("on the CPU, because {}", session.status().message()));
+    note_cpu(session.status());
   }
   for (const std::string& flag : flags.cuda_flags) {
     print_note_once(fmt::format("{} has no effect on the CPU", flag));

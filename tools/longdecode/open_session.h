@@ -26,6 +26,9 @@ Result<runner::Session> open_session(std::shared_ptr<const runner::Model> model,
                                      const SessionFlags& flags, Method method, int64_t context_len,
                                      bool progress, const BatchRoom& room = {});
 
+// The note that --device auto falls back to the CPU.
+void note_cpu(const Status& why);
+
 }  // namespace longdecode::tool
 
 #endif  // LONGDECODE_TOOLS_OPEN_SESSION_H_

@@ -17,6 +17,9 @@ inline constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 // name of the type.
 std::string allowed_values(const std::string& type);
 
+// A value for a message: cut where it is long.
+std::string shown(const std::string& value);
+
 // "" where the conversion of the text to a number (an integer of num_bits; FLOAT) gives the value
 // that is written there, or is refused as no number; else what is wrong.
 std::string integer_problem(const std::string& text, int num_bits);

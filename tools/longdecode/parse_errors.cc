@@ -44,7 +44,7 @@ std::string missing_command(const CLI::App& app, int argc, char** argv) {
   const bool has_word = depth < argc && argv[depth][0] != '-';
   return fmt::format("{}{}; allowed: {} (see longdecode --help)",
                      has_word ? "unknown command " : "",
-                     has_word ? argv[depth] : "no command given", allowed);
+                     has_word ? shown(argv[depth]) : "no command given", allowed);
 }
 
 // "Could not convert: --temp = abc" does not say what would do.
@@ -60,7 +60,7 @@ std::string bad_conversion(const CLI::App& command, const std::string& message) 
   // check_option_texts has let 64 bits pass.
   const std::string problem = type == "INT" ? integer_problem(text, 32) : "";
   if (!problem.empty()) return fmt::format("{}: {}", name, problem);
-  return fmt::format("{} is \"{}\"; allowed: {}", name, text, allowed_values(type));
+  return fmt::format("{} is \"{}\"; allowed: {}", name, shown(text), allowed_values(type));
 }
 
 bool is_flag(const CLI::Option* option) {
@@ -71,7 +71,7 @@ bool is_flag(const CLI::Option* option) {
 void check_flag(const std::string& name, const std::string& text) {
   if (text == "true" || text == "false") return;
   throw CLI::ConversionError(
-      fmt::format("{} is \"{}\"; allowed: {}", name, text, allowed_values("")),
+      fmt::format("{} is \"{}\"; allowed: {}", name, shown(text), allowed_values("")),
       CLI::ExitCodes::ConversionError);
 }
 
@@ -89,11 +89,13 @@ std::string bad_count(const CLI::App& command, const std::string& message) {
 
 // What is no option's value, in the order of the command line.
 std::string stray_words(const std::vector<std::string>& words) {
+  std::vector<std::string> texts;
   for (const std::string& word : words) {
-    if (word.rfind('-', 0) == 0) return fmt::format("unknown option {}; see --help", word);
+    texts.push_back(shown(word));
+    if (word.rfind('-', 0) == 0) return fmt::format("unknown option {}; see --help", shown(word));
   }
   return fmt::format("not expected: \"{}\"; text with spaces needs quotes",
-                     fmt::join(words, "\", \""));
+                     fmt::join(texts, "\", \""));
 }
 
 // "--temp", "-n" and so on.

@@ -168,7 +168,8 @@ void add_perplexity(CLI::App& app, Status& outcome) {
   CLI::App* command = app.add_subcommand("perplexity", "Score a text with a model's decode steps");
   auto options = std::make_shared<PerplexityOptions>();
   command->option_defaults()->always_capture_default();
-  add_text_flags(*command, options->model_path, options->context_len);
+  add_text_flags(*command, options->model_path, options->context_len,
+                 fmt::format("{} or more; 0: all, ", kMinTokens));
   command->add_option("-f,--file", options->text_path, "Text, plain UTF-8; -: stdin (required)")
       ->type_name("FILE");
   command

@@ -26,25 +26,25 @@ Result<std::string> read_all(std::FILE* file, const std::string& name) {
   while ((count = std::fread(block, 1, sizeof(block), file)) > 0) {
     text.append(block, count);
     if (text.size() > kMaxPromptBytes) {
-      return invalid_argument("prompt {} is larger than {} bytes", name, kMaxPromptBytes);
+      return invalid_argument("{} is larger than {} bytes", name, kMaxPromptBytes);
     }
   }
   drop_byte_order_mark(text);
   if (std::ferror(file) == 0) return text;
-  return invalid_argument("prompt {}: cannot be read: {}", name, std::strerror(errno));
+  return invalid_argument("{}: cannot be read: {}", name, std::strerror(errno));
 }
 
 Result<std::string> read_file(const std::string& path) {
-  if (path == "-") return read_all(stdin, "from stdin");
+  if (path == "-") return read_all(stdin, "-f - (stdin)");
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    return invalid_argument("prompt file {} is a directory", path);
+    return invalid_argument("-f {} is a directory", path);
   }
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    return not_found("prompt file {}: {}", path, std::strerror(errno));
+    return not_found("-f {}: {}", path, std::strerror(errno));
   }
-  Result<std::string> text = read_all(file, "file " + path);
+  Result<std::string> text = read_all(file, "-f " + path);
   std::fclose(file);
   return text;
 }

@@ -70,10 +70,12 @@ Result<runner::LayerDelta> parse_layer_delta(const std::string& text) {
   const long long layer_idx = std::strtoll(layer.c_str(), &layer_end, 10);
   const float value = std::strtof(delta.c_str(), &delta_end);
   if (layer.empty() || delta.empty() || *layer_end != '\0' || *delta_end != '\0') {
-    return invalid_argument("--layer-delta has \"{}\"; allowed: LAYER=DELTA, e.g. 0=inf,1=7", text);
+    return invalid_argument("--layer-delta has \"{}\"; allowed: LAYER=DELTA, e.g. 0=inf,1=7",
+                            shown(text));
   }
   for (const std::string& problem : {integer_problem(layer, 64), float_problem(delta)}) {
-    if (!problem.empty()) return invalid_argument("--layer-delta has \"{}\": {}", text, problem);
+    if (!problem.empty())
+      return invalid_argument("--layer-delta has \"{}\": {}", shown(text), problem);
   }
   LD_RETURN_IF_ERROR(check_within("the layer of --layer-delta", layer_idx, 0, kMaxCount));
   LD_RETURN_IF_ERROR(check_non_negative("the delta of --layer-delta", value, true));
@@ -147,7 +149,12 @@ Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
   flags.cuda_flags = given_flags(command, {"--graph", "--parallel"});
   if (flags.device != "cuda") return {};
   LD_RETURN_IF_ERROR(check_cuda_kv_type(flags));
-  return detect_device(DeviceType::kCuda).status();
+  return name_device(flags.device, detect_device(DeviceType::kCuda).status());
+}
+
+Status name_device(const std::string& name, const Status& status) {
+  if (status.ok()) return status;
+  return Status(status.code(), fmt::format("--device is \"{}\": {}", name, status.message()));
 }
 
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {

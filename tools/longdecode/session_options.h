@@ -37,6 +37,9 @@ void add_session_flags(CLI::App& command, SessionFlags& flags);
 // there is a GPU. Fills layer_deltas and cuda_flags.
 Status check_session_flags(const CLI::App& command, SessionFlags& flags);
 
+// The status of looking for the device, with the flag and its value named.
+Status name_device(const std::string& name, const Status& status);
+
 // Of a model that is there: every layer named by a flag exists.
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config);
 

@@ -50,9 +50,8 @@ struct StudyOptions {
 // All layers of the model over one text.
 Result<std::vector<study::LayerSample>> sample_text(const StudyOptions& options,
                                                     std::shared_ptr<const runner::Model> model,
-                                                    const std::string& path) {
-  LD_ASSIGN_OR_RETURN(const auto tokens,
-                      read_text_tokens(path, *model, options.context_len, kMinContext));
+                                                    const std::string& path,
+                                                    const std::vector<int32_t>& tokens) {
   const runner::ModelConfig& config = model->config();
   const std::vector<int64_t> positions = study::sample_positions(
       options.context_len, options.num_positions, static_cast<uint64_t>(options.seed));
@@ -107,8 +106,14 @@ Status run_study_format(const StudyOptions& options) {
   LD_ASSIGN_OR_RETURN(const JsonOutput output, JsonOutput::open(options.json_path, inputs));
   LD_ASSIGN_OR_RETURN(const auto model, load_model(options.model_path));
   std::vector<study::LayerResult> layers;
+  std::vector<std::vector<int32_t>> texts;  // all of them before the work on the first
   for (const std::string& path : options.text_paths) {
-    LD_ASSIGN_OR_RETURN(const auto samples, sample_text(options, model, path));
+    LD_ASSIGN_OR_RETURN(texts.emplace_back(),
+                        read_text_tokens(path, *model, options.context_len, kMinContext));
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    LD_ASSIGN_OR_RETURN(const auto samples,
+                        sample_text(options, model, options.text_paths[i], texts[i]));
     LD_RETURN_IF_ERROR(study_samples(options, samples, &layers));
   }
   if (options.synthetic) {
@@ -148,7 +153,8 @@ void add_study_format(CLI::App& app, Status& outcome) {
       app.add_subcommand("study-format", "Compare key formats on a model's queries and keys");
   auto options = std::make_shared<StudyOptions>();
   command->option_defaults()->always_capture_default();
-  add_text_flags(*command, options->model_path, options->context_len);
+  add_text_flags(*command, options->model_path, options->context_len,
+                 fmt::format("{} or more, ", kMinContext));
   command
       ->add_option("-f,--file", options->text_paths, "Text, plain UTF-8; once or more (required)")
       ->type_name("FILE")

@@ -1,5 +1,7 @@
 #include "text_tokens.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,13 +12,14 @@
 
 namespace longdecode::tool {
 
-void add_text_flags(CLI::App& command, std::string& model_path, int64_t& context_len) {
+void add_text_flags(CLI::App& command, std::string& model_path, int64_t& context_len,
+                    const std::string& allowed) {
   command.add_option("-m,--model", model_path, "Model, a GGUF file (required)")
       ->type_name("FILE")
       ->envname("LONGDECODE_MODEL");
   command
       .add_option("-c,--ctx-size", context_len,
-                  "Tokens of the text; 0: all, at most the model's context")
+                  fmt::format("Tokens of the text, {}at most the model's context", allowed))
       ->envname("LONGDECODE_CTX_SIZE");
 }
 

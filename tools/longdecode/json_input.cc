@@ -1,0 +1,75 @@
+#include "json_input.h"
+
+#include <istream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "option_checks.h"
+
+namespace longdecode::tool {
+namespace {
+
+using Json = nlohmann::json;
+
+// Far beyond what is read here; destroying a value recurses once a level.
+constexpr int kMaxDepth = 64;
+
+// Told of every value as it is parsed; keeps none that is too deep.
+class Limits {
+ public:
+  bool keep(int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (event == Event::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (depth <= kMaxDepth && !keys_[static_cast<size_t>(depth)].insert(key).second) {
+        twice_ = problem("has the key \"" + shown(key) + "\" twice in an object");
+      }
+    }
+    if (event != Event::object_start && event != Event::array_start) return true;
+    if (depth >= kMaxDepth) {
+      too_deep_ = true;
+      return false;
+    }
+    keys_[static_cast<size_t>(depth) + 1].clear();
+    return true;
+  }
+
+  Status status() const {
+    if (too_deep_) return invalid_argument("is nested deeper than {} levels", kMaxDepth);
+    return twice_;
+  }
+
+ private:
+  Status problem(const std::string& text) const {
+    return twice_.ok() ? invalid_argument("{}", text) : twice_;
+  }
+
+  std::vector<std::set<std::string>> keys_{kMaxDepth + 1};  // of the open object at each depth
+  bool too_deep_ = false;
+  Status twice_;
+};
+
+template <typename... Input>
+Result<Json> parse(Input&&... input) {
+  Limits limits;
+  const auto keep = [&limits](int depth, Json::parse_event_t event, Json& parsed) {
+    return limits.keep(depth, event, parsed);
+  };
+  Json json = Json::parse(std::forward<Input>(input)..., keep, false);
+  if (const Status status = limits.status(); !status.ok()) return status;
+  if (json.is_discarded()) return invalid_argument("is not JSON");
+  return json;
+}
+
+}  // namespace
+
+Result<Json> parse_json(std::istream& text) { return parse(text); }
+
+Result<Json> parse_json(std::span<const uint8_t> text) {
+  return parse(text.data(), text.data() + text.size());
+}
+
+}  // namespace longdecode::tool
