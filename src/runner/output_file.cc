@@ -177,7 +177,9 @@ Status OutputFile::commit() {
   bool done = std::fflush(stream()) == 0 && std::ferror(stream()) == 0;
   if (done) {
     const SignalPause pause;
-    done = replaceable_ ? replace() : overwrite();
+    done = replaceable_ && replace();
+    const bool denied = !replaceable_ || errno == EBUSY || errno == EPERM || errno == EACCES;
+    if (!done && exists_ && denied) done = overwrite();
   }
   const int error = errno;
   stream_.reset();

@@ -35,6 +35,16 @@ class BenchInput(Refusals):
                       self.safetensors(b'{"a": 1, "a": 2}')], 'has the key "a" twice')
         self.refused(self.shapes('[{"op": "x"}, {"op": "gqa"}]'), 'shape 0: --op is "x"')
 
+    def test_no_json(self):
+        self.refused(self.shapes("[{"), "shapes.json: is not JSON: parse error at line 1, column 3")
+        self.refused(self.shapes('[{"delta": 1e400}]'), "is not JSON: number overflow parsing '1e400'")
+        self.refused(self.shapes('["' + "x" * 5000), "is not JSON: parse error", "...")
+        self.refused(self.shapes(b"[\xff]".decode("latin1")), "is not JSON")
+
+    def test_a_dump_that_no_shape_takes(self):
+        self.refused(self.shapes('[{"op": "gqa"}]') + ["--dump", "x"],
+                     "--workload is planted; allowed with --dump x: dump")
+
     def test_numbers_of_shapes(self):
         for key, value in (("delta", "1e300"), ("delta", "-1e300"), ("delta", "1e-300"),
                            ("margin_sigmas", "[0.5, 1e39]"), ("batch", "2147483648"),
@@ -113,6 +123,7 @@ class Texts(Refusals):
                               ("perplexity", b"4 or more; 0: all"), ("dump-qkv", b"0: all")):
             self.assertIn(text, run(command, "--help").stdout)
         self.refused(["study-format", "-m", "x", "-f", "x", "-c", "0"], "-c is 0", "within 1024")
+        self.refused(["perplexity", "-m", "x", "-f", "x", "-c", "3"], "-c is 3; allowed: 0 (all) or 4 to")
 
     @unittest.skipUnless(HAS_MODEL, NO_MODEL)
     def test_all_texts_are_read_before_the_work(self):

@@ -1,5 +1,6 @@
 #include "json_input.h"
 
+#include <algorithm>
 #include <istream>
 #include <set>
 #include <string>
@@ -58,9 +59,16 @@ Result<Json> parse(Input&&... input) {
   const auto keep = [&limits](int depth, Json::parse_event_t event, Json& parsed) {
     return limits.keep(depth, event, parsed);
   };
-  Json json = Json::parse(std::forward<Input>(input)..., keep, false);
+  Json json;
+  std::string problem;
+  try {
+    json = Json::parse(std::forward<Input>(input)..., keep);
+  } catch (const Json::exception& error) {  // "[json.exception...] parse error at line 1, ..."
+    const std::string text = error.what();
+    problem = text.substr(std::min(text.find("] ") + 2, text.size()));
+  }
   if (const Status status = limits.status(); !status.ok()) return status;
-  if (json.is_discarded()) return invalid_argument("is not JSON");
+  if (!problem.empty()) return invalid_argument("is not JSON: {}", shown(problem));
   return json;
 }
 

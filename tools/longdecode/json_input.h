@@ -12,7 +12,7 @@
 namespace longdecode::tool {
 
 // kInvalidArgument for what is no JSON, nested too deep, or has a key twice in an object; the
-// message is the end of a sentence: "is not JSON".
+// message is the end of a sentence: "is not JSON: ...".
 Result<nlohmann::json> parse_json(std::istream& text);
 Result<nlohmann::json> parse_json(std::span<const uint8_t> text);
 

@@ -44,8 +44,8 @@ int own_descriptor(const std::string& path) {
   if (place.parent_path() != fs::canonical("/proc/self/fd", error) || error) return -1;
   const std::string name = place.filename();
   int number = -1;
-  const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), number);
-  return bad == std::errc() && end == name.data() + name.size() ? number : -1;
+  const std::errc bad = std::from_chars(name.data(), name.data() + name.size(), number).ec;
+  return bad == std::errc() && std::to_string(number) == name ? number : -1;
 }
 
 }  // namespace

@@ -153,8 +153,10 @@ Status run_perplexity(const PerplexityOptions& options) {
 Status check(const CLI::App& command, PerplexityOptions& options) {
   LD_RETURN_IF_ERROR(check_model_path(options.model_path));
   if (options.text_path.empty()) return invalid_argument("no text: give -f FILE");
-  if (options.context_len != 0) {
-    LD_RETURN_IF_ERROR(check_within("-c", options.context_len, kMinTokens, kMaxCount));
+  if (options.context_len != 0 &&
+      (options.context_len < kMinTokens || options.context_len > kMaxCount)) {
+    return invalid_argument("-c is {}; allowed: 0 (all) or {} to {}", options.context_len,
+                            kMinTokens, kMaxCount);
   }
   LD_RETURN_IF_ERROR(check_choice("--method", options.method, {"dense", "ffd"}));
   if (options.method == "dense") options.unused_flags = given_ffd_flags(command);
