@@ -147,7 +147,7 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
 
 Status OutputFile::check_target() {
   struct stat facts = {};
-  if (lies_in_proc(target_)) return invalid_argument("is no regular file (but in /proc)");
+  if (lies_in_proc(target_)) return invalid_argument("is no regular file: it leads into /proc");
   if (lstat(target_.c_str(), &facts) != 0) {
     return errno == ENOENT || errno == ENOTDIR ? Status() : cannot_be_written();
   }
