@@ -19,7 +19,7 @@
 namespace longdecode::tool {
 namespace {
 
-using Json = nlohmann::json;
+using Json = InputJson;
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 // A safetensors file: 8 bytes of header length, a JSON header, raw data.

@@ -21,7 +21,7 @@
 namespace longdecode::tool {
 namespace {
 
-using Json = nlohmann::json;
+using Json = InputJson;
 
 // A value of a shapes file as T; false when it is of another kind or does not fit.
 template <typename T>
@@ -34,9 +34,9 @@ bool convert(const Json& json, T& value) {
     value = json.get<bool>();
   } else if constexpr (std::is_floating_point_v<T>) {
     if (!json.is_number()) return false;
-    const auto number = json.get<double>();
+    const auto number = json.get<long double>();
     value = static_cast<T>(number);
-    return std::isfinite(value) && (value != T{0} || number == 0.0);
+    return std::isfinite(value) && (value != T{0} || number == 0.0L);
   } else {
     constexpr int64_t kMost = std::numeric_limits<T>::max();
     if (!json.is_number_integer()) return false;
@@ -58,6 +58,15 @@ bool convert(const Json& json, std::vector<T>& values) {
   return !values.empty();
 }
 
+// For a message; nlohmann's dump() cannot write wide numbers.
+std::string text_of(const Json& json) {
+  if (json.is_number_float()) return fmt::format("{}", json.get<long double>());
+  if (!json.is_array()) return nlohmann::json(json).dump();
+  std::vector<std::string> items;
+  for (const Json& item : json) items.push_back(text_of(item));
+  return fmt::format("[{}]", fmt::join(items, ","));
+}
+
 // Reads the members one by one and knows which keys they took.
 class ObjectReader {
  public:
@@ -74,7 +83,7 @@ class ObjectReader {
   Status finish() const {
     if (!error_.empty()) {
       return invalid_argument("\"{}\" is {}: of the wrong kind or out of range", error_,
-                              shown(object_.at(error_).dump()));
+                              shown(text_of(object_.at(error_))));
     }
     for (const auto& item : object_.items()) {
       if (std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {

@@ -13,7 +13,7 @@
 namespace longdecode::tool {
 namespace {
 
-using Json = nlohmann::json;
+using Json = InputJson;
 
 // Far beyond what is read here; destroying a value recurses once a level.
 constexpr int kMaxDepth = 64;
@@ -74,9 +74,9 @@ Result<Json> parse(Input&&... input) {
 
 }  // namespace
 
-Result<Json> parse_json(std::istream& text) { return parse(text); }
+Result<InputJson> parse_json(std::istream& text) { return parse(text); }
 
-Result<Json> parse_json(std::span<const uint8_t> text) {
+Result<InputJson> parse_json(std::span<const uint8_t> text) {
   return parse(text.data(), text.data() + text.size());
 }
 

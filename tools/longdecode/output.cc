@@ -107,7 +107,7 @@ Status JsonOutput::write(std::string_view text) const {
   if (is_stdout()) return write_stdout(line);
   if (descriptor_ >= 0) {
     const int copy = dup(descriptor_);
-    return write_special(path_, copy < 0 ? nullptr : fdopen(copy, "ab"), line);
+    return write_special(path_, copy < 0 ? nullptr : fdopen(copy, "wb"), line);
   }
   if (is_special_) return write_special(path_, std::fopen(path_.c_str(), "wb"), line);
   LD_ASSIGN_OR_RETURN(auto file, create_output("--json", path_));
