@@ -25,11 +25,13 @@ Result<const Backend*> find_backend(DeviceType type) {
 #ifdef LONGDECODE_HAS_CUDA
       return &cuda::backend();
 #else
-      break;
+      return make_status(StatusCode::kUnavailable,
+                         "no CUDA device: this build has no CUDA backend; device.type is {}, "
+                         "allowed: {} (cpu)",
+                         static_cast<int32_t>(type), static_cast<int32_t>(DeviceType::kCpu));
 #endif
   }
-  return make_status(StatusCode::kUnavailable,
-                     "device.type is {} (0 cpu, 1 cuda); this build has a backend for 0 (cpu)",
+  return make_status(StatusCode::kUnavailable, "device.type is {}; allowed: 0 (cpu), 1 (cuda)",
                      static_cast<int32_t>(type));
 }
 
