@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "longdecode/status.h"
@@ -14,6 +15,12 @@ namespace longdecode {
 template <typename... Args>
 Status make_status(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The status, an error with `context` before its message.
+inline Status in_context(std::string_view context, const Status& status) {
+  if (status.ok()) return status;
+  return make_status(status.code(), "{}{}", context, status.message());
 }
 
 template <typename... Args>

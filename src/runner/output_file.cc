@@ -71,8 +71,13 @@ fs::path with_new_name(const fs::path& folder, const Give& give) {
   return {};
 }
 
-int create_new(const fs::path& name) {
-  return open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewFileMode);
+// The name of a new file, and its descriptor to `file`, or "" and -1.
+fs::path create_new(const fs::path& folder, int& file) {
+  file = -1;
+  return with_new_name(folder, [&file](const fs::path& name) {
+    file = open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewFileMode);
+    return file >= 0;
+  });
 }
 
 // A file in the folder that has no name.
@@ -80,8 +85,7 @@ int open_nameless(const fs::path& folder) {
   int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kNewFileMode);
   if (file >= 0) return file;
   const SignalPause pause;
-  const fs::path name =
-      with_new_name(folder, [&](const fs::path& path) { return (file = create_new(path)) >= 0; });
+  const fs::path name = create_new(folder, file);
   if (!name.empty()) unlink(name.c_str());
   return file;
 }
@@ -198,8 +202,7 @@ bool OutputFile::replace() const {
   bool done = !name.empty();
   if (!done) {  // a file system that names no nameless file
     int copy = -1;
-    name =
-        with_new_name(folder, [&](const fs::path& path) { return (copy = create_new(path)) >= 0; });
+    name = create_new(folder, copy);
     if (name.empty()) return false;
     if (exists_) copy_mode(target_, copy);
     done = copy_all(file, copy);
@@ -217,16 +220,17 @@ bool OutputFile::overwrite() const {
   struct stat from = {};
   struct stat before = {};
   const int to = open(target_.c_str(), O_WRONLY | O_CLOEXEC);
-  if (to < 0 || fstat(file, &from) != 0 || fstat(to, &before) != 0) return false;
+  if (to < 0) return false;
+  bool done = fstat(file, &from) == 0 && fstat(to, &before) == 0;
   // A full disk is found before anything of the file is overwritten.
-  const int lack = from.st_size > before.st_size ? posix_fallocate(to, 0, from.st_size) : 0;
-  bool done = lack != ENOSPC && lack != EFBIG && lack != EDQUOT;
-  if (done) {
-    done = copy_all(file, to) && ftruncate(to, from.st_size) == 0;
-  } else {
+  const bool grows = done && from.st_size > before.st_size;
+  const int lack = grows ? posix_fallocate(to, 0, from.st_size) : 0;
+  if (lack == ENOSPC || lack == EFBIG || lack == EDQUOT) {
     [[maybe_unused]] const int restored = ftruncate(to, before.st_size);
     errno = lack;
+    done = false;
   }
+  done = done && copy_all(file, to) && ftruncate(to, from.st_size) == 0;
   return close(to) == 0 && done;
 }
 

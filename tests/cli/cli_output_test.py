@@ -20,6 +20,11 @@ def shell(line, **kwargs):
 
 
 class Output(Refusals):
+    def shell_refused(self, line, message):
+        result = shell(line)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(message, result.stderr)
+
     def test_open_descriptors_are_written_not_replaced(self):
         for path, append in (("/dev/stdout", ">>"), ("/dev/stderr", "2>>"), ("/dev/fd/7", "7>>"),
                              ("/proc/self/fd/7", "7>>"), ("/proc/thread-self/fd/7", "7>>")):
@@ -45,26 +50,22 @@ class Output(Refusals):
         self.assertEqual((result.returncode, list(self.folder.iterdir())), (0, []), result.stderr)
 
     def test_descriptors_that_cannot_be_written(self):
-        result = shell(f'"{BINARY}" info --json /dev/stdin < "{BINARY}"')
-        self.assertEqual(result.returncode, 2)
-        self.assertIn(b"--json /dev/stdin is descriptor 0, which is not open", result.stderr)
+        self.shell_refused(f'"{BINARY}" info --json /dev/stdin < "{BINARY}"',
+                           b"--json /dev/stdin is descriptor 0, which is not open")
         self.refused(["info", "--json", "/dev/fd/99"], "--json /dev/fd/99", "not open for writing")
         log = self.write("log", b"precious")
         with open(log, "ab") as file:
             self.refused(["info", "--json", f"/proc/{os.getpid()}/fd/{file.fileno()}"],
                          "--json /proc/", "is no regular file")
         for args in ("dump-qkv -m x -f x -o /dev/fd/7", "generate -m x -p x --prompt-cache /dev/fd/7"):
-            result = shell(f'"{BINARY}" {args} 7>>"{log}"')
-            self.assertEqual(result.returncode, 2)
-            self.assertIn(b"/dev/fd/7 is no regular file", result.stderr)
+            self.shell_refused(f'"{BINARY}" {args} 7>>"{log}"', b"/dev/fd/7 is no regular file")
         self.assertEqual(log.read_bytes(), b"precious")
 
     def test_stdin_is_not_overwritten(self):
         text = self.write("text", b"words")
         for args in ("generate", "perplexity"):
-            result = shell(f'"{BINARY}" {args} -m x -f - --json "{text}" < "{text}"')
-            self.assertEqual(result.returncode, 2)
-            self.assertIn(b"is the file on stdin (-)", result.stderr)
+            self.shell_refused(f'"{BINARY}" {args} -m x -f - --json "{text}" < "{text}"',
+                               b"is the file on stdin (-)")
         self.assertEqual(text.read_bytes(), b"words")
 
     def test_mode_is_kept(self):

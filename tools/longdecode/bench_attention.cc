@@ -156,12 +156,11 @@ Status run_bench_attention(const BenchAttentionOptions& options) {
   std::vector<bench::ShapeSpec> shapes;
   LD_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(options.device, options.num_threads));
   for (size_t i = 0; i < requests.size(); ++i) {
-    const Status status = expand(requests[i], shapes);
-    if (!status.ok() && !options.shapes_path.empty()) {
-      return Status(status.code(), fmt::format("--shapes {}: shape {}: {}", options.shapes_path, i,
-                                               status.message()));
-    }
-    LD_RETURN_IF_ERROR(status);
+    const std::string context =
+        options.shapes_path.empty()
+            ? ""
+            : fmt::format("--shapes {}: shape {}: ", options.shapes_path, i);
+    LD_RETURN_IF_ERROR(in_context(context, expand(requests[i], shapes)));
   }
   bench::BenchOptions bench_options;
   LD_ASSIGN_OR_RETURN(bench_options.timing, parse_timing(options.timing, device.type));

@@ -27,9 +27,7 @@ class DumpFile {
  public:
   static Result<DumpFile> read(const std::string& path) {
     Result<runner::MappedFile> file = runner::MappedFile::open(path);
-    if (!file.ok()) {
-      return Status(file.status().code(), fmt::format("--dump: {}", file.status().message()));
-    }
+    if (!file.ok()) return in_context("--dump: ", file.status());
     DumpFile dump(path, std::move(file).value());
     uint64_t header_bytes = 0;
     if (dump.bytes().size() >= 8) std::memcpy(&header_bytes, dump.bytes().data(), 8);

@@ -99,16 +99,6 @@ class ObjectReader {
   std::string error_;
 };
 
-}  // namespace
-
-Status check_dump(const ShapeRequest& request) {
-  if (request.dump.empty() || request.workload == "dump") return {};
-  return invalid_argument("--workload is {}; allowed with --dump {}: dump", request.workload,
-                          request.dump);
-}
-
-namespace {
-
 Status read_shape(const Json& object, ShapeRequest& shape) {
   if (!object.is_object()) return invalid_argument("is not an object");
   ObjectReader reader(object);
@@ -179,6 +169,12 @@ Status parse_methods(const ShapeRequest& request, std::vector<Method>& methods) 
 }
 
 }  // namespace
+
+Status check_dump(const ShapeRequest& request) {
+  if (request.dump.empty() || request.workload == "dump") return {};
+  return invalid_argument("--workload is {}; allowed with --dump {}: dump", request.workload,
+                          request.dump);
+}
 
 Status expand(const ShapeRequest& request, std::vector<bench::ShapeSpec>& shapes) {
   bench::ShapeSpec shape;

@@ -291,10 +291,8 @@ Status check_batches(const BenchModelOptions& options, bool is_random) {
 Status take_cuda(SessionFlags& session) {
   if (session.device == "cuda") return {};
   LD_RETURN_IF_ERROR(check_cuda_kv_type(session));
-  const Status found = detect_device(DeviceType::kCuda).status();
   session.device = "cuda";
-  if (found.ok()) return found;
-  return Status(found.code(), "--random-weights runs on CUDA: " + found.message());
+  return in_context("--random-weights runs on CUDA: ", detect_device(DeviceType::kCuda).status());
 }
 
 Status check(const CLI::App& command, BenchModelOptions& options) {

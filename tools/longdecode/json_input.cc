@@ -25,8 +25,9 @@ class Limits {
     using Event = Json::parse_event_t;
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (depth <= kMaxDepth && !keys_[static_cast<size_t>(depth)].insert(key).second) {
-        twice_ = problem("has the key \"" + shown(key) + "\" twice in an object");
+      const bool is_new = depth > kMaxDepth || keys_[static_cast<size_t>(depth)].insert(key).second;
+      if (!is_new && twice_.ok()) {
+        twice_ = invalid_argument("has the key \"{}\" twice in an object", shown(key));
       }
     }
     if (event != Event::object_start && event != Event::array_start) return true;
@@ -44,10 +45,6 @@ class Limits {
   }
 
  private:
-  Status problem(const std::string& text) const {
-    return twice_.ok() ? invalid_argument("{}", text) : twice_;
-  }
-
   std::vector<std::set<std::string>> keys_{kMaxDepth + 1};  // of the open object at each depth
   bool too_deep_ = false;
   Status twice_;

@@ -9,7 +9,7 @@ namespace {
 template <typename T>
 Result<T> with_flag(Result<T> result) {
   if (result.ok()) return result;
-  return Status(result.status().code(), "-m: " + result.status().message());
+  return in_context("-m: ", result.status());
 }
 
 }  // namespace

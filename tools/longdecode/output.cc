@@ -51,8 +51,7 @@ int own_descriptor(const std::string& path) {
 }  // namespace
 
 Status name_output(const char* flag, const std::string& path, const Status& status) {
-  if (status.ok()) return status;
-  return Status(status.code(), fmt::format("{} {} {}", flag, path, status.message()));
+  return in_context(fmt::format("{} {} ", flag, path), status);
 }
 
 Result<runner::OutputFile> create_output(const char* flag, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "output.h"
 #include "runner/prompt_cache/model_hash.h"
@@ -15,10 +16,7 @@ namespace {
 constexpr const char* kFlag = "--prompt-cache";
 
 // The message of the runner names the file.
-Status of_flag(const Status& status) {
-  if (status.ok()) return status;
-  return Status(status.code(), fmt::format("{}: {}", kFlag, status.message()));
-}
+Status of_flag(const Status& status) { return in_context(fmt::format("{}: ", kFlag), status); }
 
 }  // namespace
 

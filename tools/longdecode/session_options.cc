@@ -153,8 +153,7 @@ Status check_session_flags(const CLI::App& command, SessionFlags& flags) {
 }
 
 Status name_device(const std::string& name, const Status& status) {
-  if (status.ok()) return status;
-  return Status(status.code(), fmt::format("--device is \"{}\": {}", name, status.message()));
+  return in_context(fmt::format("--device is \"{}\": ", name), status);
 }
 
 Status check_layers(const SessionFlags& flags, const runner::ModelConfig& config) {

@@ -93,12 +93,11 @@ Status save_prompt_cache(const std::string& path, uint64_t model_hash,
   }
   LD_RETURN_IF_ERROR(check_points(points, session));
   const PromptCacheHeader header = make_header(model_hash, points, session);
-  const auto named = [&path](const Status& status) {
-    return Status(status.code(), fmt::format("prompt cache {}: {}", path, status.message()));
-  };
+  const std::string context = fmt::format("prompt cache {}: ", path);
   Result<OutputFile> output = OutputFile::create(path);
-  if (!output.ok())
-    return named(make_status(StatusCode::kUnavailable, "{}", output.status().message()));
+  if (!output.ok()) {
+    return make_status(StatusCode::kUnavailable, "{}{}", context, output.status().message());
+  }
   NewFile file(std::move(output).value());
   file.write(&header, sizeof(header));
   file.write(tokens.data(), num_tokens * 4);
@@ -114,8 +113,7 @@ Status save_prompt_cache(const std::string& path, uint64_t model_hash,
     LD_RETURN_IF_ERROR(memory.read(block, bytes.data()));
     file.write(bytes.data(), block.stored_bytes);
   }
-  const Status status = file.finish();
-  return status.ok() ? status : named(status);
+  return in_context(context, file.finish());
 }
 
 }  // namespace longdecode::runner

@@ -128,9 +128,7 @@ Result<PromptCache> PromptCache::parse(std::span<const uint8_t> bytes, const std
         bytes.subspan(sizeof(header), bytes.size() - sizeof(header) - kChecksumBytes),
         std::vector<int64_t>(lengths, lengths + header.num_points));
   };
-  if (Status status = run(); !status.ok()) {
-    return make_status(status.code(), "prompt cache {}: {}", name, status.message());
-  }
+  LD_RETURN_IF_ERROR(in_context(fmt::format("prompt cache {}: ", name), run()));
   return cache;
 }
 

@@ -64,8 +64,7 @@ Result<Tokenizer> load_tokenizer(const GgufFile& file) {
   LD_RETURN_IF_ERROR(check_embedding_rows(file, data));
   Result<Tokenizer> tokenizer = Tokenizer::create(std::move(data));
   if (tokenizer.ok()) return tokenizer;
-  const Status status = tokenizer.status();
-  return make_status(status.code(), "'{}': {}", printable(file.path()), status.message());
+  return in_context(fmt::format("'{}': ", printable(file.path())), tokenizer.status());
 }
 
 Result<ChatTemplate> load_chat_template(const GgufFile& file) {
