@@ -176,11 +176,11 @@ __device__ __forceinline__ void zero_tail(uint32_t s_stage, int num_valid, int t
   zero_rows<kValueChunks>(s_stage, num_valid, tid, 128);
 }
 
-// Where a thread's row of the 8x8 matrices that it stores lies: P^T is the K-major B operand.
-template <class C>
-__device__ __forceinline__ uint32_t weights_row(uint32_t s_base, int tid) {
+// Where a thread's row of the 8x8 matrices that it stores lies, of P from `first_row` on: P^T is
+// the K-major B operand.
+__device__ __forceinline__ uint32_t weights_row(uint32_t s_weights, int first_row, int tid) {
   const int lane = tid & 31, warp = tid >> 5;
-  return LD_SHARED(C, s_base, p) + ((lane >> 4) * 8 + (lane & 7)) * 128 +
+  return s_weights + (first_row + (lane & 7)) * 128 +
          (((2 * warp + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
 }
 
@@ -192,7 +192,7 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
                                              const float (&scores)[C::kAccumulator],
                                              SoftmaxState<C>& state,
                                              float (&row_factor)[C::kThreadRows]) {
-  const uint32_t s_row = weights_row<C>(s_base, tid);
+  const uint32_t s_row = weights_row(LD_SHARED(C, s_base, p), ((tid & 31) >> 4) * 8, tid);
   bool changed = false;
   uint32_t packed[4];
   // Loaded two blocks ahead: a load behind the stores of P^T would wait for them.

@@ -33,13 +33,6 @@ __device__ __forceinline__ uint32_t exchanged_values(uint32_t s_base, int split,
          (tile == split ? split * kChunkBytes : kStageBytes + tile * kChunkBytes);
 }
 
-// Lanes 0-15: where row lane % 8 of an 8x8 matrix goes, tokens 16 w + 8 (lane / 8), ....
-__device__ __forceinline__ uint32_t exchanged_row(uint32_t s_weights, int block, int tid) {
-  const int lane = tid & 31, warp = (tid >> 5) & 3;
-  return s_weights + (8 * block + (lane & 7)) * 128 +
-         (((2 * warp + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
-}
-
 // From the scores of the CTA's tile to P, to the others and to shared memory. By the 128 scoring
 // threads; the maxima of all warps are in s.warp_rows and the scores of all warps done.
 template <class C>
@@ -73,7 +66,7 @@ __device__ __forceinline__ void send_weights(const Params& params, uint32_t s_ba
     const uint32_t low = ptx::pack_pair<C::kIsF16>(p[0], p[1]);
     const uint32_t high = ptx::pack_pair<C::kIsF16>(p[2], p[3]);
     ptx::store_atomic_16(g_to + 128 * j, make_uint4(low, high, 0, tag));
-    ptx::store_matrix_x2_transposed(exchanged_row(s_weights, j, tid), low, high);
+    ptx::store_matrix_x2_transposed(weights_row(s_weights, 8 * j, tid), low, high);
   }
 }
 
@@ -108,7 +101,7 @@ __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s
   float scores[C::kAccumulator];
   await_query();
   if (segment.num_tiles == 0) {
-    ptx::named_barrier_sync(kSentBarrier, C::kThreads);
+    ptx::named_barrier_arrive(kSentBarrier, C::kThreads);
     return;
   }
   issue_scores<C>(s_base, LD_SHARED(C, s_base, ring), scores, [&](int box) {
@@ -123,7 +116,7 @@ __device__ __forceinline__ void score_exchanged(const Params& params, uint32_t s
   reduce_in_warp<C, true>(state.row_sum, exchanged_sums<C>(s_base), tid);
   ptx::named_barrier_sync(kScoreBarrier, 128);
   if (tid < C::kRows) send_stats<C>(params, s_base, segment, row_block, tid);
-  ptx::named_barrier_sync(kSentBarrier, C::kThreads);
+  ptx::named_barrier_arrive(kSentBarrier, C::kThreads);
 }
 
 // To look for others' words right after the own ones are stored only costs: those who look too
@@ -174,7 +167,7 @@ __device__ __forceinline__ void receive_weights(const uint4* g_partials, uint32_
     if (tile == split.w || tile >= num_tiles) continue;
 #pragma unroll
     for (int j = 0; j < C::kRowBlocks8; ++j) {
-      ptx::store_matrix_x2_transposed(exchanged_row(exchanged_weights<C>(s_base, tile), j, tid),
+      ptx::store_matrix_x2_transposed(weights_row(exchanged_weights<C>(s_base, tile), 8 * j, tid),
                                       v[i][j].x, v[i][j].y);
     }
   }

@@ -39,7 +39,7 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
 #pragma unroll 1
   while (segment.sequence != kNoMoreSegments) {
     release_segment<C>(s_base, segment_position);
-    if (C::kExchanges && exchanges(segment)) {
+    if (exchanges<C>(segment)) {
       score_exchanged<C>(params, s_base, segment, row_block, tid);
       segment = read_segment<C>(s_base, segment_position);
       continue;

@@ -260,7 +260,7 @@ __device__ __forceinline__ void produce(const KeyMaps& maps, const Params& param
       if (i == 0) publish_segment<C>(s_base, slot, slot_parity, segment);
     }
     if (++slot == kSegmentSlots) slot = 0, slot_parity ^= 1;
-    if (C::kExchanges && exchanges(segment)) {
+    if (exchanges<C>(segment)) {
       exchanged_kv_len = segment.kv_len;
       count_run(params, tag);  // not later: the warp will be waited for
       load_other_chunks<C>(maps, params, s_base, segment, entries);

@@ -26,9 +26,10 @@ __device__ __forceinline__ int num_tiles_of(int kv_len) {
 }
 
 // Whether the CTAs of the sequence exchange weights (exchange.cuh): all of them know.
+template <class C>
 __device__ __forceinline__ bool exchanges(const Segment& segment) {
-  return segment.num_splits == kExchangeSplits && segment.tile_stride == kExchangeSplits &&
-         num_tiles_of(segment.kv_len) <= kExchangeSplits;
+  return C::kExchanges && segment.num_splits == kExchangeSplits &&
+         segment.tile_stride == kExchangeSplits && num_tiles_of(segment.kv_len) <= kExchangeSplits;
 }
 
 // The fewest splits that keep the longest one as short as max_splits would make it.
