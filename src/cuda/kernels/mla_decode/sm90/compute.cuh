@@ -132,9 +132,13 @@ struct Visibility {
   const Params& params;
   int kv_len, query_len, first_row;
 
+  // Tokens that every row sees.
+  __device__ __forceinline__ int common_tokens() const {
+    return kv_len - (params.causal ? max(query_len - 1, 0) : 0);
+  }
   // True when some token of the tile is invisible to some row.
   __device__ __forceinline__ bool cuts(int tile) const {
-    return (tile + 1) * kTileTokens > kv_len - (params.causal ? query_len - 1 : 0);
+    return (tile + 1) * kTileTokens > common_tokens();
   }
   // Tokens that a row of the row block sees.
   __device__ __forceinline__ int tokens(int row) const {
@@ -157,23 +161,31 @@ __device__ __forceinline__ void mask_scores(const Visibility& visibility, int ti
   }
 }
 
-// Zeroes the rows of kChunks value chunks past the sequence's end: their P is 0, but 0 * NaN is
-// not.
-template <int kChunks>
-__device__ __forceinline__ void zero_rows(uint32_t s_chunks, int num_valid, int tid,
-                                          int num_threads) {
-#pragma unroll 1
-  for (int i = tid; i < (kTileTokens - num_valid) * 8 * kChunks; i += num_threads) {
-    const int unit = i % (8 * kChunks), row = num_valid + i / (8 * kChunks);
-    ptx::store_shared(s_chunks + (unit >> 3) * kChunkBytes + row * 128 + (unit & 7) * 16,
-                      make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-  }
+// True when one of eight 16-bit values is infinite or NaN.
+template <bool kIsF16>
+__device__ __forceinline__ bool has_non_finite(const int4& values) {
+  constexpr uint32_t kExponents = kIsF16 ? 0x7c007c00u : 0x7f807f80u;
+  const auto word = [](int bits) {
+    return __vcmpeq2(static_cast<uint32_t>(bits) & kExponents, kExponents);
+  };
+  return (word(values.x) | word(values.y) | word(values.z) | word(values.w)) != 0;
 }
 
-// By the 128 scoring threads, after the scores are done.
-template <class C>
-__device__ __forceinline__ void zero_tail(uint32_t s_stage, int num_valid, int tid) {
-  zero_rows<kValueChunks>(s_stage, num_valid, tid, 128);
+// P is 0 for tokens that a row does not see, but 0 * NaN is not. So, in kChunks value chunks of a
+// tile, rows past the sequence's end become 0, and of tokens that only later query tokens see what
+// is not finite does: the scores of rows that see them are not finite either. By 128 threads.
+template <class C, int kChunks>
+__device__ __forceinline__ void zero_hidden(const Visibility& visibility, uint32_t s_chunks,
+                                            int tile, int tid) {
+  const int num_valid = visibility.kv_len - tile * kTileTokens;
+  const int first = max(visibility.common_tokens() - tile * kTileTokens, 0);
+#pragma unroll 1
+  for (int i = tid; i < (kTileTokens - first) * 8 * kChunks; i += 128) {
+    const int unit = i % (8 * kChunks), row = first + i / (8 * kChunks);
+    const uint32_t s_unit = s_chunks + (unit >> 3) * kChunkBytes + row * 128 + (unit & 7) * 16;
+    if (row < num_valid && !has_non_finite<C::kIsF16>(ptx::load_shared_int4(s_unit))) continue;
+    ptx::store_shared(s_unit, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  }
 }
 
 // Where a thread's row of the 8x8 matrices that it stores lies, of P from `first_row` on: P^T is

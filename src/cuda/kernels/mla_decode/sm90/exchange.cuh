@@ -249,14 +249,16 @@ __device__ __forceinline__ void store_exchanged(
 }
 
 // The chunks of the other tiles have landed; what this thread has written of half of the tiles,
-// zeros past the sequence's end included, is visible to the products once a barrier follows.
+// zeros included, is visible to the products once a barrier follows.
 template <class C>
-__device__ __forceinline__ void await_chunks(uint32_t s_base, int split, int kv_len, int half,
-                                             int tid) {
+__device__ __forceinline__ void await_chunks(const Visibility& visibility, uint32_t s_base,
+                                             int split, int half, int tid) {
   ptx::mbarrier_wait(LD_SHARED(C, s_base, k_full) + 8, 0);
-  const int last = num_tiles_of(kv_len) - 1;
-  if (last / (kExchangeSplits / 2) == half) {
-    zero_rows<1>(exchanged_values<C>(s_base, split, last), kv_len - last * kTileTokens, tid, 128);
+  constexpr int kTiles = kExchangeSplits / 2;
+  const int end = min(kTiles * (half + 1), num_tiles_of(visibility.kv_len));
+  for (int tile = visibility.common_tokens() / kTileTokens; tile < end; ++tile) {
+    if (tile < kTiles * half) continue;
+    zero_hidden<C, 1>(visibility, exchanged_values<C>(s_base, split, tile), tile, tid);
   }
   ptx::fence_proxy_async();
 }
@@ -291,6 +293,7 @@ __device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s
   const int query_len = query_len_of(params, split.x);
   const int warp = __shfl_sync(kFullWarp, tid >> 5, 0), lane = tid & 31;
   const int num_tiles = num_tiles_of(kv_len);
+  const Visibility visibility{params, kv_len, query_len, row_block * C::kRows};
   if (warp >= 4) {
     tid -= 128;
     ptx::named_barrier_sync(kSentBarrier, C::kThreads);
@@ -299,7 +302,7 @@ __device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s
     if (warp - 4 < C::kRowBlocks8) {
       stats.load<C>(g_partials, tag, split, num_tiles, warp - 4, lane);
     }
-    await_chunks<C>(s_base, split.w, kv_len, 1, tid);
+    await_chunks<C>(visibility, s_base, split.w, 1, tid);
     __syncwarp();
     ptx::named_barrier_arrive(kReceivedBarrier, C::kThreads);
     if (warp - 4 < C::kRowBlocks8) {
@@ -311,7 +314,7 @@ __device__ __forceinline__ void finish_exchange(const Params& params, uint32_t s
     return;
   }
   receive_weights<C>(g_partials, s_base, tag, split, num_tiles, 0, tid);
-  await_chunks<C>(s_base, split.w, kv_len, 0, tid);
+  await_chunks<C>(visibility, s_base, split.w, 0, tid);
   ptx::named_barrier_sync(kScoreBarrier, 128);
   float output[kExchangeSplits][C::kAccumulator];
   issue_products<C>(s_base, split.w, 0, output);

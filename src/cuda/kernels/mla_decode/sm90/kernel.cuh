@@ -66,7 +66,7 @@ __device__ __forceinline__ void consume(const Params& params, uint32_t s_base, i
       ptx::wgmma_wait<0>();
       mask_and_reduce<C>(visibility, s_base, tile, tid, scores);
       ptx::named_barrier_sync(kScoreBarrier, 128);
-      zero_tail<C>(s_stage, segment.kv_len - tile * kTileTokens, tid);
+      if (visibility.cuts(tile)) zero_hidden<C, kValueChunks>(visibility, s_stage, tile, tid);
       const bool changed =
           exponentiate<C>(s_base, params.softmax_scale_log2e, tid, scores, state, factor);
       ptx::fence_proxy_async();

@@ -43,11 +43,10 @@ __device__ __forceinline__ void score_tile(const Visibility& visibility, uint32_
   if (products_first) ptx::mbarrier_wait(s_p_empty, p_empty_parity);
   issue_row_scores<C>(s_base, s_stage, scores);
   ptx::wgmma_wait<0>();
-  if (visibility.cuts(tile)) mask_row_scores(visibility, tile, tid, scores);
-  const int num_valid = visibility.kv_len - tile * kTileTokens;
-  if (num_valid < kTileTokens) {
+  if (visibility.cuts(tile)) {
+    mask_row_scores(visibility, tile, tid, scores);
     ptx::named_barrier_sync(kScoreBarrier, 128);  // the scores of all warps are done
-    zero_tail<C>(s_stage, num_valid, tid);
+    zero_hidden<C, kValueChunks>(visibility, s_stage, tile, tid);
   }
   float factor[2];
   uint32_t packed[kRowScores / 2];
