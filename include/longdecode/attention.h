@@ -85,11 +85,13 @@ struct KvLayerView {
 // may be replayed after they have changed).
 struct BatchView {
   int32_t batch = 0;
-  const int32_t* block_table = nullptr;  // [batch, block_table_stride] page ids; only the first
-  int64_t block_table_stride = 0;        // ceil(kv_len / page_size) of a row are read
-  const int32_t* kv_lens = nullptr;      // [batch] tokens visible, this step's own included
-  const int32_t* query_lens = nullptr;   // [batch] query tokens, or nullptr: args.query_len each
-  const int32_t* slots = nullptr;        // [batch] rows of recent_k; kTwoPlane only
+  // [batch, block_table_stride] page ids, all of it readable; only the first ceil(kv_len /
+  // page_size) of a row are used, and no more than block_table_stride.
+  const int32_t* block_table = nullptr;
+  int64_t block_table_stride = 0;
+  const int32_t* kv_lens = nullptr;     // [batch] tokens visible, this step's own included
+  const int32_t* query_lens = nullptr;  // [batch] query tokens, or nullptr: args.query_len each
+  const int32_t* slots = nullptr;       // [batch] rows of recent_k; kTwoPlane only
 };
 
 // Statistics on request; each pointer may be nullptr. Device memory, written by the run.

@@ -13,10 +13,10 @@
 #include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
+#include "cuda/kernels/dense_stats/dense_stats.h"
 #include "cuda/kernels/gqa_decode/params.h"
 #include "cuda/kernels/gqa_decode/sm80/launch.h"
 #include "cuda/kernels/gqa_decode/sm90/launch.h"
-#include "cuda/kernels/gqa_decode/stats.h"
 
 namespace longdecode::cuda::gqa {
 namespace {
@@ -76,8 +76,7 @@ class GqaDecodeKernel final : public DecodeKernel {
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
     const Params params = make_params(args, shape, workspace);
     LD_RETURN_IF_ERROR(launch(args.kv, params, shape.may_split, stream));
-    if (!wants_stats(args.stats)) return Status();
-    return cuda_status(launch_stats(make_stats_params(args), stream), "launch of dense statistics");
+    return write_dense_stats(desc_, args, stream);
   }
 
  private:
@@ -148,21 +147,6 @@ class GqaDecodeKernel final : public DecodeKernel {
     p.causal = desc_.causal;
     p.fixed_splits = desc_.batch_invariant;
     p.merges_by_pair = shape.merges_by_pair;
-    return p;
-  }
-
-  StatsParams make_stats_params(const DecodeArgs& args) const {
-    StatsParams p{};
-    p.stats = args.stats;
-    p.g_kv_lens = args.batch.kv_lens;
-    p.g_query_lens = args.batch.query_lens;
-    p.batch = args.batch.batch;
-    p.query_len = args.query_len;
-    p.num_kv_heads = desc_.format.num_kv_heads;
-    p.num_q_heads = desc_.num_q_heads;
-    p.sliding_window = desc_.sliding_window;
-    p.token_bytes =
-        dtype_bytes(desc_.format.dtype) * (desc_.format.key_dim + desc_.format.value_dim);
     return p;
   }
 

@@ -11,6 +11,7 @@
 #include "cuda/host/decode_tensors.h"
 #include "cuda/host/status.h"
 #include "cuda/host/tensor_map.h"
+#include "cuda/kernels/dense_stats/dense_stats.h"
 #include "cuda/kernels/mla_decode/sm90/launch.h"
 
 namespace longdecode::cuda::mla_sm90 {
@@ -55,13 +56,16 @@ int64_t partials_bytes(const RunShape& shape) {
 class MlaDecodeKernel final : public DecodeKernel {
  public:
   MlaDecodeKernel(const DecodeDesc& desc, const DeviceInfo& device) : desc_(desc), device_(device) {
-    const int32_t small = std::min(desc.max_batch, kSmallBatch);
     for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
-      for (const int32_t batch : {small, desc.max_batch}) {
-        partials_bytes_ = std::max(
-            partials_bytes_,
-            round_up(partials_bytes(run_shape(desc, device, batch, query_len)), kAlignment));
+      // Small batches have workers of their own number each, larger ones all the same.
+      for (int32_t batch = 1; batch <= std::min(desc.max_batch, kSmallBatch + 1); ++batch) {
+        const RunShape shape = run_shape(desc, device, batch, query_len);
+        partials_bytes_ = std::max(partials_bytes_, round_up(partials_bytes(shape), kAlignment));
       }
+    }
+    if (desc.batch_invariant) {
+      const RunShape most = run_shape(desc, device, desc.max_batch, desc.max_query_len);
+      partials_bytes_ = std::max(partials_bytes_, round_up(partials_bytes(most), kAlignment));
     }
   }
 
@@ -76,28 +80,30 @@ class MlaDecodeKernel final : public DecodeKernel {
         "init of the workspace of mla_decode");
   }
 
-  Status run(const DecodeArgs& args, void* workspace, StreamHandle stream) override {
+  Status run(const DecodeArgs& args, void* workspace, StreamHandle stream_handle) override {
     if (args.batch.batch == 0) return Status();
+    const auto stream = static_cast<cudaStream_t>(stream_handle);
     const DeviceGuard guard(device_.device_idx);
     LD_RETURN_IF_ERROR(guard.status());
     const RunShape shape = run_shape(desc_, device_, args.batch.batch, args.query_len);
     CUtensorMap k_map, k_chunk_map;
-    LD_RETURN_IF_ERROR(encode_key_map(args.kv, kKeyDim / 64, k_map));
-    LD_RETURN_IF_ERROR(encode_key_map(args.kv, 1, k_chunk_map));
+    LD_RETURN_IF_ERROR(encode_key_map(args, kKeyDim / 64, k_map));
+    LD_RETURN_IF_ERROR(encode_key_map(args, 1, k_chunk_map));
     const Params params = make_params(args, shape, workspace);
-    return cuda_status(
-        kLaunches[shape.instance](k_map, k_chunk_map, params, static_cast<cudaStream_t>(stream)),
-        "launch of mla_decode");
+    LD_RETURN_IF_ERROR(cuda_status(kLaunches[shape.instance](k_map, k_chunk_map, params, stream),
+                                   "launch of mla_decode"));
+    return write_dense_stats(desc_, args, stream);
   }
 
  private:
-  Status encode_key_map(const KvLayerView& kv, int32_t num_chunks, CUtensorMap& map) const {
+  Status encode_key_map(const DecodeArgs& args, int32_t num_chunks, CUtensorMap& map) const {
     const int64_t page_size = desc_.format.page_size;
-    const TensorView& k = kv.k;
+    const TensorView& k = args.kv.k;
     PagedRows rows;
-    rows.base = k.data;
+    // A map needs a page and memory. Without pages all sequences are empty, and nothing is loaded.
+    rows.base = k.shape[0] > 0 ? k.data : args.q.data;
     rows.dtype = desc_.format.dtype;
-    rows.num_pages = k.shape[0];
+    rows.num_pages = std::max<int64_t>(1, k.shape[0]);
     rows.rows_per_page = page_size;
     rows.num_chunks = kKeyDim / 64;
     rows.row_stride_bytes = 2 * k.stride[2];

@@ -1,8 +1,8 @@
+#include "cuda/kernels/dense_stats/kernel.h"
+
 #include <cmath>
 
-#include "cuda/kernels/gqa_decode/stats.h"
-
-namespace longdecode::cuda::gqa {
+namespace longdecode::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -42,15 +42,9 @@ __global__ void stats_kernel(StatsParams p) {
 
 }  // namespace
 
-bool wants_stats(const DecodeStats& stats) {
-  return stats.tokens_scanned != nullptr || stats.tokens_attended != nullptr ||
-         stats.bytes_read != nullptr || stats.pseudo_max != nullptr ||
-         stats.dropped_mass_bound != nullptr || stats.kept_tiles != nullptr;
-}
-
 cudaError_t launch_stats(const StatsParams& params, cudaStream_t stream) {
   stats_kernel<<<params.batch * params.num_kv_heads, kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
-}  // namespace longdecode::cuda::gqa
+}  // namespace longdecode::cuda

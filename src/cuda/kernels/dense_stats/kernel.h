@@ -1,6 +1,6 @@
-// The statistics of dense attention: what is visible is attended.
-#ifndef LONGDECODE_CUDA_KERNELS_GQA_DECODE_STATS_H_
-#define LONGDECODE_CUDA_KERNELS_GQA_DECODE_STATS_H_
+// The statistics of dense attention, GQA and MLA: what is visible is attended.
+#ifndef LONGDECODE_CUDA_KERNELS_DENSE_STATS_KERNEL_H_
+#define LONGDECODE_CUDA_KERNELS_DENSE_STATS_KERNEL_H_
 
 #include <cuda_runtime_api.h>
 
@@ -8,7 +8,7 @@
 
 #include "longdecode/attention.h"
 
-namespace longdecode::cuda::gqa {
+namespace longdecode::cuda {
 
 struct StatsParams {
   DecodeStats stats;
@@ -19,9 +19,8 @@ struct StatsParams {
   int64_t token_bytes;     // of K and V of a kv head
 };
 
-bool wants_stats(const DecodeStats& stats);
 cudaError_t launch_stats(const StatsParams& params, cudaStream_t stream);
 
-}  // namespace longdecode::cuda::gqa
+}  // namespace longdecode::cuda
 
-#endif  // LONGDECODE_CUDA_KERNELS_GQA_DECODE_STATS_H_
+#endif  // LONGDECODE_CUDA_KERNELS_DENSE_STATS_KERNEL_H_
