@@ -13,7 +13,10 @@ Result<KernelChoice> select_mla_decode(const DecodeDesc& desc, const DeviceInfo&
   needs.require_plain_pages(desc, device);
   needs.require_plain_scores(desc);
   needs.require(desc.method == Method::kDense, "method is ffd; dense is allowed");
-  return needs.choose("cuda/mla_decode", device);
+  // A run takes the orientation of its own rows; the name says that of the most.
+  const bool is_transposed =
+      int64_t{desc.max_query_len} * desc.num_q_heads <= mla_sm90::kMostTransposedRows;
+  return needs.choose(is_transposed ? "cuda/mla_decode" : "cuda/mla_decode_rows", device);
 }
 
 Result<std::unique_ptr<DecodeKernel>> make_mla_decode(const DecodeDesc& desc,

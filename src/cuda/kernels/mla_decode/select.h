@@ -8,7 +8,8 @@
 
 namespace longdecode::cuda {
 
-// Pure. desc.format.op is kMla.
+// Pure. desc.format.op is kMla. "cuda/mla_decode": both products are transposed;
+// "cuda/mla_decode_rows": more than 32 query rows, S = Q K^T and O^T = V^T P^T.
 Result<KernelChoice> select_mla_decode(const DecodeDesc& desc, const DeviceInfo& device);
 Result<std::unique_ptr<DecodeKernel>> make_mla_decode(const DecodeDesc& desc,
                                                       const DeviceInfo& device);

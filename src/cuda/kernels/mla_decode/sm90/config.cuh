@@ -34,7 +34,7 @@ template <Tile kTile>
 struct Config {
   static constexpr int kRows = kTile.rows;
   static constexpr bool kIsF16 = kTile.is_f16;
-  static constexpr bool kSplitRoles = kRows > 32;
+  static constexpr bool kSplitRoles = kRows > kMostTransposedRows;
   // With 32 rows all longer sequences take 0.5 us more beside the code of the exchange.
   static constexpr bool kExchanges = kRows <= 16;
   static constexpr int kQueryRows = kSplitRoles ? 64 : kRows;  // room in s.q: M or N of the scores

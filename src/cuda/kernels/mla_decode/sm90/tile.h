@@ -9,6 +9,8 @@ namespace longdecode::cuda::mla_sm90 {
 inline constexpr int32_t kTileTokens = 64;  // M of S^T = K Q^T, K of O^T += V^T P^T
 inline constexpr int32_t kKeyDim = 576;
 inline constexpr int32_t kValueDim = 512;
+// Up to this many rows the scores are transposed too; more take M of S = Q K^T (rows.cuh).
+inline constexpr int32_t kMostTransposedRows = 32;
 
 // A query row is one (query token, head): row = token * num_q_heads + head. A CTA serves
 // `rows` rows of one sequence, the N of both products, and shares every K tile among them.
