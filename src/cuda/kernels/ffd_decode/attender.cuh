@@ -67,7 +67,7 @@ class Attender {
     }
     store_state<C>(state_, s_slots_, s_, warp_, lane_);
     if (warp_ == 0 && lane_ == 0) s_.num_hits = num_hits_;
-    arrive_warp(s_.states_full);
+    arrive_lane(s_.states_full);
     return num_rounds_;
   }
 

@@ -50,7 +50,7 @@ class PseudoMax {
       }
     }
   }
-  __device__ __forceinline__ void publish() { arrive_warp(s_.pseudo_max_full); }
+  __device__ __forceinline__ void publish() { arrive_lane(s_.pseudo_max_full); }
 
  private:
   // Of the scores of the lane's two tokens, `low` and `high`, those that the row always attends.

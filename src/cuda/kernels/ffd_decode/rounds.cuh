@@ -35,16 +35,21 @@ __device__ __forceinline__ void init_barriers(const Params& p, typename C::Share
         ptx::mbarrier_init(ptx::shared_address(&s.chunk_full[warp][i]), ChunkRing::kArrivals<C>);
       }
     } else if (warp == C::kScanWarps) {
-      ptx::mbarrier_init(ptx::shared_address(&s.query_full), C::kScanWarps);
-      ptx::mbarrier_init(ptx::shared_address(&s.pseudo_max_full), C::kScanWarps + C::kAttendWarps);
-      ptx::mbarrier_init(ptx::shared_address(&s.states_full), C::kAttendWarps);
+      ptx::mbarrier_init(ptx::shared_address(&s.query_full), C::kScanThreads);
+      ptx::mbarrier_init(ptx::shared_address(&s.pseudo_max_full), C::kThreads);
+      ptx::mbarrier_init(ptx::shared_address(&s.states_full), C::kThreads - C::kScanThreads);
     }
     ptx::fence_mbarrier_init();
   }
   __syncwarp();
 }
 
-// By a warp that is through with its part of what the barrier stands for.
+// By a lane that is through with its part of what the barrier stands for, once an item. (If one
+// lane arrived for a warp, racecheck would not see that the others' accesses come before.)
+__device__ __forceinline__ void arrive_lane(uint64_t& s_barrier) {
+  ptx::mbarrier_arrive(ptx::shared_address(&s_barrier));
+}
+// By a warp that has read the hits of a round.
 __device__ __forceinline__ void arrive_warp(uint64_t& s_barrier) {
   __syncwarp();
   if (ptx::elect_lane()) ptx::mbarrier_arrive(ptx::shared_address(&s_barrier));

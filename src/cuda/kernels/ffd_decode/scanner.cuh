@@ -47,7 +47,7 @@ class Scanner {
     ptx::named_barrier_sync(kFirstTilesBarrier, C::kThreads);
     for (int i = 0; i < p_.num_stages; ++i) issue();
     ptx::copy_async_wait<0>();
-    arrive_warp(s_.query_full);
+    arrive_lane(s_.query_full);
     ptx::mbarrier_wait(ptx::shared_address(&s_.query_full), item_parity_);
     if (!p_.is_dense) find_max(first_recent, recent);
     LaneQuery<C> lane_query;
