@@ -95,10 +95,10 @@ def check_functions(path, lines):
                 start = 0
             continue
         opens = FUNCTION_START.match(line)
-        if opens:
-            start, indent = number, opens.group("indent")
-        elif declaration and FUNCTION_CONTINUED.match(line):
+        if declaration and (opens or FUNCTION_CONTINUED.match(line)):
             start = declaration
+        elif opens:
+            start, indent = number, opens.group("indent")
         first = re.match(r"^( {0,4})[\w~].*[(,]$", line)
         if first and not line.lstrip().startswith(("if", "for", "while", "switch", "return")):
             if not declaration:
