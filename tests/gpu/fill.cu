@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
+
 namespace longdecode::gpu_test {
 namespace {
 
@@ -19,11 +21,14 @@ __global__ void fill_pool_kernel(ValueRule rule, uint16_t* g_pool, int64_t page_
                                  bool is_f16) {
   for (int32_t sequence = blockIdx.y; sequence < batch; sequence += gridDim.y) {
     const int32_t kv_len = g_kv_lens[sequence];
-    for (int32_t token = blockIdx.x; token < kv_len; token += gridDim.x) {
+    const int32_t end = (kv_len + page_size - 1) / page_size * page_size;
+    for (int32_t token = blockIdx.x; token < end; token += gridDim.x) {
+      const bool exists = token < kv_len;
+      if (!exists && token % 2 == 0) continue;
       const int64_t page = g_table[sequence * table_stride + token / page_size];
       uint16_t* g_row = g_pool + page * page_stride + token % page_size * row_stride;
       for (int32_t c = threadIdx.x; c < kDim; c += blockDim.x) {
-        g_row[c] = round_to(k_value(rule, sequence, token, c), is_f16);
+        g_row[c] = round_to(exists ? k_value(rule, sequence, token, c) : INFINITY, is_f16);
       }
     }
   }

@@ -8,7 +8,8 @@
 
 namespace longdecode::gpu_test {
 
-// Writes the rows of every sequence to its pages; everything else is left alone.
+// Writes the rows of every sequence to its pages, and infinity to every second row of a last page's
+// tail; everything else is left alone.
 cudaError_t fill_pool(const ValueRule& rule, const TensorView& pool, const int32_t* g_block_table,
                       int64_t block_table_stride, const int32_t* g_kv_lens, int32_t batch,
                       int32_t page_size, cudaStream_t stream);

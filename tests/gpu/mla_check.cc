@@ -125,6 +125,7 @@ Outcome check_workload(const MlaWorkload& workload, const Tolerance& tolerance, 
                        Mutant mutant) {
   Outcome outcome;
   outcome.failure = check_all_written(workload);
+  if (!workload.canary_intact()) outcome.failure = "the run wrote behind its workspace";
   const std::vector<Row> rows = choose_rows(workload, max_rows);
   std::vector<std::vector<float>> outputs;
   for (const Row& row : rows) {

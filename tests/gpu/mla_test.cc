@@ -1,59 +1,23 @@
-// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [rest|small|exchange]`, or
-// `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST + STEP, ... so that STEP processes share it.
-// Exit status 77 (skipped) where there is no device.
+// The CUDA kernels of MLA decode against the fp64 reference: `mla_test [GROUP]`, GROUP being all,
+// rest, small, exchange or contract, or `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST +
+// STEP,
+// ... so that STEP processes share it. Exit status 77 (skipped) where there is no device.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "longdecode/attention.h"
-#include "tests/gpu/fill.h"
-#include "tests/gpu/mla_check.h"
+#include "tests/gpu/mla_cases.h"
 
 namespace longdecode::gpu_test {
 namespace {
 
-struct Tally {
-  int passed = 0, failed = 0;
-  void count(bool ok, const std::string& what) {
-    ++(ok ? passed : failed);
-    if (!ok && failed <= 40) std::printf("FAILED %s\n", what.c_str());
-    std::fflush(stdout);
-  }
-};
-
-ValueRule smooth_rule(uint64_t seed) {
-  ValueRule rule;
-  rule.seed = seed;
-  rule.k_scale = rule.q_scale = 0.1f;
-  rule.clamp = 1.0f;
-  return rule;
-}
-
-// Scores of deviation 3 nats; one token in 29 is one-hot with scores of deviation 6.
-ValueRule peaked_rule(uint64_t seed) {
-  ValueRule rule;
-  rule.seed = seed;
-  rule.q_scale = 3.0f;
-  rule.needle_every = 29;
-  rule.needle_value = 48.0f;
-  return rule;
-}
-
-void run_case(const MlaCase& c, const DeviceInfo& device, const Tolerance& tolerance,
-              int32_t max_rows, Tally& tally, const char* name = "") {
-  MlaWorkload workload(c, device);
-  check_status(workload.run(nullptr), "run");
-  check_cuda(cudaDeviceSynchronize(), c.describe().c_str());
-  workload.fetch();
-  const Outcome outcome = check_workload(workload, tolerance, max_rows);
-  tally.count(outcome.passed, fmt::format("{} {}: {}", name, c.describe(), outcome.failure));
-}
-
-// Every `step`-th case of the matrix, from `first`.
+// Every `step`-th case of the matrix, from `first`. Every page size meets every variant.
 void test_matrix(const DeviceInfo& device, int32_t step, int32_t first, Tally& tally) {
   constexpr int32_t kPages[] = {64, 16, 128, 32};
   int32_t number = 0;
@@ -61,13 +25,12 @@ void test_matrix(const DeviceInfo& device, int32_t step, int32_t first, Tally& t
     for (int32_t query_len : {1, 2, 4}) {
       for (int32_t kv_len : {20, 140, 4096}) {
         for (int32_t heads : {1, 3, 9, 63, 64, 126, 128}) {
-          for (int32_t variant = 0; variant < 16; ++variant) {
-            ++number;
+          for (int32_t variant = 0; variant < 16; ++variant, ++number) {
             if (number % step != first % step) continue;
             MlaCase c;
             c.query_len = query_len;
             c.num_heads = heads;
-            c.page_size = kPages[number % 4];
+            c.page_size = kPages[(number / 16 + variant) % 4];
             c.causal = (variant & 1) != 0;
             const bool ragged = (variant & 2) != 0, peaked = (variant & 4) != 0;
             c.dtype = (variant & 8) != 0 ? DType::kF16 : DType::kBF16;
@@ -274,7 +237,7 @@ void test_batch_invariance(const DeviceInfo& device, Tally& tally) {
 
 // NaN everywhere: it must end, give NaN, and leave the workspace ready for the next run.
 void test_nan_input(const DeviceInfo& device, Tally& tally) {
-  for (int32_t heads : {8, 16, 32, 64}) {
+  for (int32_t heads : {8, 16, 32, 64, 128}) {
     for (DType dtype : {DType::kBF16, DType::kF16}) {
       MlaCase c;
       c.num_heads = heads;
@@ -287,11 +250,15 @@ void test_nan_input(const DeviceInfo& device, Tally& tally) {
       check_cuda(cudaDeviceSynchronize(), "NaN input");
       workload.fetch();
       const uint16_t infinity = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-      bool all_nan = true;
-      for (int64_t i = 0; i < int64_t{heads} * 512; ++i) {
-        all_nan &= (workload.raw_output()[i] & 0x7fff) > infinity;
+      for (int32_t s : {0, 2}) {
+        const uint16_t* output = workload.raw_output().data() + s * heads * 512;
+        const float* lse = workload.raw_lse().data() + s * heads;
+        tally.count(std::all_of(output, output + heads * 512,
+                                [&](uint16_t bits) { return (bits & 0x7fff) > infinity; }),
+                    fmt::format("NaN input {}: a finite output", c.describe()));
+        tally.count(std::all_of(lse, lse + heads, [](float x) { return std::isnan(x); }),
+                    fmt::format("NaN input {}: lse of {} is {}", c.describe(), s, lse[0]));
       }
-      tally.count(all_nan, fmt::format("NaN input {}: a finite output", c.describe()));
       workload.refill(c);
       check_status(workload.run(nullptr), "run");
       check_cuda(cudaDeviceSynchronize(), "after NaN input");
@@ -376,6 +343,7 @@ int run_all(const std::string& what, int32_t step, int32_t first) {
     test_exchange(*device, tally);
     test_graph(*device, tally);
   }
+  if (what == "contract" || what == "rest" || what == "all") test_contract(*device, tally);
   if (what == "rest" || what == "all") {
     test_accuracy(*device, tally);
     test_shapes(*device, tally);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +15,11 @@
 namespace longdecode::gpu_test {
 namespace {
 
-constexpr int32_t kGarbagePage = 2147480000;
+constexpr int32_t kGarbagePages[] = {2147480000, -1, INT_MIN};
+
+// Behind the workspace: its first bytes are those of the first partial result too many.
+constexpr int64_t kCanaryBytes = 4096;
+constexpr uint8_t kCanary = 0x5a;
 
 int64_t pages_of(int32_t kv_len, int32_t page_size) { return (kv_len + page_size - 1) / page_size; }
 
@@ -60,7 +65,7 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
   desc_.q_dtype = c.dtype;
   desc_.num_q_heads = c.num_heads;
   desc_.max_batch = std::max(batch, c.max_batch);
-  desc_.max_query_len = c.query_len;
+  desc_.max_query_len = std::max(c.query_len, c.max_query_len);
   desc_.max_kv_len = longest;
   desc_.softmax_scale = 1.0f / 24.0f;
   desc_.causal = c.causal;
@@ -75,7 +80,7 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
     num_pages_ = 5;
     for (const int32_t kv_len : c.kv_lens) num_pages_ += pages_of(kv_len, c.page_size);
   }
-  const int64_t page_elements = int64_t{c.page_size} * 576;
+  const int64_t kv_row = 576 + c.kv_row_padding, page_elements = c.page_size * kv_row;
   pool_ = std::make_unique<DeviceBuffer>(num_pages_ * c.page_stride_factor * page_elements * 2);
   table_ = std::make_unique<DeviceBuffer>(batch * block_table_stride_ * 4);
   kv_lens_ = std::make_unique<DeviceBuffer>(int64_t{batch} * 4);
@@ -85,8 +90,9 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
   q_ = std::make_unique<DeviceBuffer>(num_rows * q_row * 2);
   o_ = std::make_unique<DeviceBuffer>(num_rows * o_row * 2);
   lse_buffer_ = std::make_unique<DeviceBuffer>(num_rows * 4);
-  workspace_ = std::make_unique<DeviceBuffer>(plan_->workspace_bytes());
+  workspace_ = std::make_unique<DeviceBuffer>(plan_->workspace_bytes() + kCanaryBytes);
   workspace_->poison();
+  check_cuda(cudaMemset(canary(), kCanary, kCanaryBytes), "cudaMemset");
   check_status(plan_->init(workspace_->data(), nullptr), "init");
 
   const auto view = [&](void* data, int64_t row, int64_t dim) {
@@ -103,7 +109,9 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
   args_.kv.format = desc_.format;
   args_.kv.num_pages = num_pages_;
   args_.kv.k = TensorView::contiguous(pool_->data(), c.dtype, {num_pages_, 1, c.page_size, 576});
-  args_.kv.k.stride[0] *= c.page_stride_factor;
+  args_.kv.k.stride[2] = kv_row;
+  args_.kv.k.stride[1] = page_elements;
+  args_.kv.k.stride[0] = page_elements * c.page_stride_factor;
   args_.batch.batch = batch;
   args_.batch.block_table = static_cast<const int32_t*>(table_->data());
   args_.batch.block_table_stride = block_table_stride_;
@@ -115,7 +123,8 @@ MlaWorkload::MlaWorkload(const MlaCase& c, const DeviceInfo& device) : case_(c),
 
 // Shuffled pages; every entry past a sequence's end is garbage.
 void MlaWorkload::place_pages() {
-  std::vector<int32_t> table(batch() * block_table_stride_, kGarbagePage);
+  std::vector<int32_t> table(batch() * block_table_stride_);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = kGarbagePages[i % 3];
   uint64_t state = case_.rule.seed * 77 + 5;
   const auto random = [&](int64_t below) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -178,6 +187,15 @@ void MlaWorkload::fetch() {
       "output");
   check_cuda(cudaMemcpy(lse_.data(), lse_buffer_->data(), lse_.size() * 4, cudaMemcpyDeviceToHost),
              "lse");
+  std::vector<uint8_t> canary_bytes(kCanaryBytes);
+  check_cuda(cudaMemcpy(canary_bytes.data(), canary(), kCanaryBytes, cudaMemcpyDeviceToHost),
+             "canary");
+  canary_intact_ = std::all_of(canary_bytes.begin(), canary_bytes.end(),
+                               [](uint8_t byte) { return byte == kCanary; });
+}
+
+void* MlaWorkload::canary() const {
+  return static_cast<uint8_t*>(workspace_->data()) + plan_->workspace_bytes();
 }
 
 int32_t MlaWorkload::query_len_of(int32_t sequence) const {

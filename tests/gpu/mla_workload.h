@@ -50,9 +50,11 @@ struct MlaCase {
   ValueRule rule;
   int64_t num_pages = 0;  // 0: as many as these lengths need and a few more
   int32_t page_stride_factor = 1;
-  int32_t row_padding = 0;  // elements between query rows and between output rows
-  int32_t max_batch = 0;    // of the descriptor; 0: the batch
-  int64_t max_kv_len = 0;   // of the descriptor; 0: the longest
+  int32_t kv_row_padding = 0;  // elements between latent rows
+  int32_t row_padding = 0;     // elements between query rows and between output rows
+  int32_t max_batch = 0;       // of the descriptor; 0: the batch
+  int32_t max_query_len = 0;   // of the descriptor; 0: query_len
+  int64_t max_kv_len = 0;      // of the descriptor; 0: the longest
   std::string describe() const;
 };
 
@@ -78,7 +80,8 @@ class MlaWorkload {
   Status run(cudaStream_t stream);
   void poison_output();
   void poison_input();  // Q and every page: NaN, until the next refill
-  void fetch();         // output and lse to the host
+  void fetch();         // output, lse and what lies behind the workspace to the host
+  DecodeArgs& args() { return args_; }  // of the next run
 
   Reference reference(const Row& row, const std::vector<float>& keys, Mutant mutant) const;
   std::vector<float> keys(int32_t sequence) const;  // [kv_len, 576], as stored
@@ -89,11 +92,13 @@ class MlaWorkload {
   int64_t bytes() const;  // latent rows + Q + O
   const std::vector<uint16_t>& raw_output() const { return raw_output_; }
   const std::vector<float>& raw_lse() const { return lse_; }
+  bool canary_intact() const { return canary_intact_; }  // the run kept to its workspace
   const MlaCase& mla_case() const { return case_; }
   int32_t batch() const { return static_cast<int32_t>(case_.kv_lens.size()); }
 
  private:
   void place_pages();
+  void* canary() const;
 
   MlaCase case_;
   DeviceInfo device_;
@@ -106,6 +111,7 @@ class MlaWorkload {
   std::vector<uint16_t> raw_output_;
   mutable std::vector<float> row_output_;
   std::vector<float> lse_;
+  bool canary_intact_ = false;
 };
 
 }  // namespace longdecode::gpu_test

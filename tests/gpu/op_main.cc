@@ -1,9 +1,10 @@
 // Runs the op tests that it is linked with on the CUDA device: `PROGRAM [sm_80]`. sm_80: with the
-// kernels for sm_80, whatever the GPU is, and what they serve. Exit status 77 (skipped) where there
-// is no device.
+// kernels for sm_80, whatever the GPU is, and what they serve. Says how many problems were served
+// and why the others were refused. Exit status 77 (skipped) where there is no device.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "longdecode/attention.h"
@@ -26,13 +27,16 @@ int main(int argc, char** argv) {
     testing::set_only_shape(128, longdecode::DType::kBF16);
   }
   int num_served = 0, num_refused = 0;
+  std::map<std::string, int> refusals;  // reason: problems
   testing::set_run_plan(
       [&](const longdecode::DecodeDesc& desc, const longdecode::DecodeArgs& args) {
         testing::Outputs outputs = testing::run_on_device(desc, args, testing::test_device());
         ++(outputs.status.ok() ? num_served : num_refused);
+        if (!outputs.status.ok()) ++refusals[outputs.status.message()];
         return outputs;
       });
   const int result = RUN_ALL_TESTS();
   std::printf("%d problems served, %d refused\n", num_served, num_refused);
+  for (const auto& [reason, count] : refusals) std::printf("%5d: %s\n", count, reason.c_str());
   return result;
 }

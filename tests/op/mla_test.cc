@@ -52,6 +52,48 @@ TEST(MlaOp, Case12And13QueryTokensAndStrides) {
   specs.back().query_lens = {1, 0, 4};
   specs.push_back(mla_spec(DType::kBF16, 1, 16, {40}));
   specs.back().garbage_unit_strides = true;
+  specs.push_back(mla_spec(DType::kBF16, 20, 64, {70, 40, 2, 200}));
+  specs.back().query_len = 3;
+  specs.back().query_lens = {0, 3, 3, 0};
+  specs.back().desc.max_query_len = 8;
+  specs.back().desc.max_batch = 7;
+  EXPECT_EQ(run_and_check(specs), "");
+}
+
+TEST(MlaOp, Case06IdenticalSequencesGiveIdenticalBits) {
+  for (const int32_t heads : {8, 64}) {
+    for (const int32_t kv_len : {65, 500, sized(1500, 300)}) {
+      ProblemSpec spec = mla_spec(DType::kBF16, heads, 64, std::vector<int32_t>(5, kv_len));
+      spec.stream_ids.assign(5, 0);
+      spec.desc.batch_invariant = true;
+      const PagedProblem problem(spec);
+      const Outputs outputs = run_plan(problem.desc(), problem.args());
+      EXPECT_EQ(check(problem, outputs), "");
+      for (int32_t b = 1; b < 5; ++b) {
+        EXPECT_EQ(same_bits(outputs, 0, outputs, b), "") << problem.repro();
+      }
+    }
+  }
+}
+
+TEST(MlaOp, Case15EqualKeysAndEqualScores) {
+  std::vector<ProblemSpec> specs;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int32_t heads : {4, 16, 64}) {
+      for (const int32_t kv_len : {130, sized(2049, 300)}) {
+        specs.push_back(mla_spec(dtype, heads, 64, {kv_len, 64}));
+        specs.back().note = "equal keys";
+        specs.back().edit = [](LogicalSequence& s, int32_t) {
+          for (int32_t j = 1; j < s.kv_len; ++j) std::copy_n(s.key(0, 0), s.key_dim, s.key(j, 0));
+        };
+        specs.push_back(specs.back());
+        specs.back().note = "queries of zeros";
+        specs.back().edit = [](LogicalSequence& s, int32_t) {
+          std::fill(s.q.begin(), s.q.end(), 0.0f);
+        };
+      }
+    }
+  }
   EXPECT_EQ(run_and_check(specs), "");
 }
 
@@ -61,8 +103,8 @@ TEST(MlaOp, Case14To21ScoresAndNeedles) {
     specs.push_back(mla_spec(DType::kBF16, 8, 64, {300}));
     specs.back().score_deviation = deviation;
   }
-  for (const double level : {1e5, -5e4}) {
-    specs.push_back(mla_spec(DType::kBF16, 1, 64, {200}));
+  for (const double level : {1e5, -5e4, -1e5}) {
+    specs.push_back(mla_spec(DType::kBF16, 1, 64, {200, sized(3000, 300)}));
     specs.back().note = "scores around " + std::to_string(level);
     specs.back().edit = [=](LogicalSequence& s, int32_t) {
       for (int32_t j = 0; j < s.kv_len; ++j) s.plant_score(j, 0, level + j % 5, 0.07216878);

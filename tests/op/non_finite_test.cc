@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstdio>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "tests/support/check.h"
+#include "tests/support/run.h"
 
 namespace longdecode::testing {
 namespace {
@@ -61,6 +65,41 @@ TEST(NonFinite, QuickOfDenseAttention) {
 TEST(NonFinite, QuickOfMla) {
   EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kF32, 3, 64, {150, 40}))), "");
   EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kBF16, 3, 64, {150, 40}))), "");
+}
+
+struct MlaShape {
+  int32_t heads, kv_len;
+};
+
+// CUDA makes infinite values of a token that not all query tokens see 0 (docs/kernels): where the
+// token's score is -infinity the reference has NaN, 0 * infinity, and CUDA what the others give.
+void leave_out_hidden_infinities(std::vector<ProblemSpec>* specs) {
+  const auto left_out = std::erase_if(*specs, [](const ProblemSpec& spec) {
+    const std::string last = "of token " + std::to_string(spec.kv_lens[0] - 1);
+    return spec.note.ends_with(last) && spec.note.find("infinity in") != std::string::npos;
+  });
+  std::printf("%zu problems left out: infinite keys that not all query tokens see\n", left_out);
+}
+
+// The last token is not visible to the first query token, whose output stays finite.
+TEST(NonFinite, QuickOfMlaQueryTokens) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& [heads, kv_len] :
+         {MlaShape{3, 150}, MlaShape{16, sized(500, 150)}, MlaShape{sized(64, 20), 150}}) {
+      ProblemSpec spec = mla_spec(dtype, heads, 64, {kv_len, 40});
+      spec.query_len = 2;
+      std::vector<ProblemSpec> specs = spoil(spec);
+      if (has_run_plan()) leave_out_hidden_infinities(&specs);
+      EXPECT_EQ(run_and_check(specs), "");
+    }
+  }
+}
+
+TEST(NonFinite, QuickOfLongMla) {
+  for (const auto& [heads, kv_len] : {MlaShape{3, sized(2500, 700)}, MlaShape{16, sized(1500, 200)},
+                                      MlaShape{sized(64, 20), sized(600, 200)}}) {
+    EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kBF16, heads, 64, {kv_len}))), "");
+  }
 }
 
 TEST(NonFinite, QuickOfTwoPlaneCaches) {
