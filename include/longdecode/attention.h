@@ -82,7 +82,9 @@ struct KvLayerView {
 };
 
 // The sequences of a step: arrays on the device of the run, read at run time (a captured CUDA Graph
-// may be replayed after they have changed).
+// may be replayed after they have changed). The CPU refuses lengths beyond desc.max_kv_len,
+// query_len or block_table_stride pages, and ids of used pages that the pool does not have. On CUDA
+// the host does not see them: they are the caller's to keep, and what breaks them is undefined.
 struct BatchView {
   int32_t batch = 0;
   // [batch, block_table_stride] page ids, all of it readable; only the first ceil(kv_len /

@@ -88,7 +88,10 @@ static inline ld_kv_layer ld_kv_layer_default(void) {
 /* The sequences of a step: arrays on the device, read at run time. */
 typedef struct ld_batch {
   size_t struct_size;
-  const int32_t* block_table; /* [batch, block_table_stride] page ids */
+  /* [batch, block_table_stride] page ids, all of it readable, the first ceil(kv_len / page_size) of
+     a row used. On CUDA the host sees neither ids nor lengths: what the CPU would refuse is
+     undefined. */
+  const int32_t* block_table;
   int64_t block_table_stride;
   const int32_t* kv_lens;    /* [batch] tokens visible, this step's own included */
   const int32_t* query_lens; /* [batch], or NULL: query_len (append: k's dimension 1) each */
