@@ -63,7 +63,8 @@ __device__ __forceinline__ void store_row(const Params& p, const ItemContext<C>&
                                           float row_max, float row_sum) {
   constexpr float kLn2 = 0.693147180559945f;
   const OutputRow output(p, context.item, row);
-  const float lse = row_max == -INFINITY ? -INFINITY : fmaf(row_max, kLn2, logf(row_sum));
+  // A row that has seen NaN has a sum that is NaN, whatever its maximum.
+  const float lse = row_sum == 0.0f ? -INFINITY : fmaf(row_max, kLn2, logf(row_sum));
   if (p.g_lse != nullptr) p.g_lse[output.index] = lse;
   const bool is_real = row < context.num_real_rows(p);
   const float pseudo_max =
@@ -251,7 +252,7 @@ __device__ __forceinline__ void store_final(const Params& p, const ItemContext<C
   if (row >= context.num_rows) return;
   // The query tokens that a ragged sequence lacks have weights, but see nothing.
   if (row >= context.num_real_rows(p)) merged = Merged();
-  const bool is_seen = merged.max != -INFINITY;
+  const bool is_seen = merged.sum != 0.0f;
   const float2 value = make_float2(is_seen ? __fdividef(merged.value.x, merged.sum) : 0.0f,
                                    is_seen ? __fdividef(merged.value.y, merged.sum) : 0.0f);
   store_output<C::kIsF16>(OutputRow(p, context.item, row).g_o + dim, value);

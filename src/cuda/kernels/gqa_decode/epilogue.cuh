@@ -25,7 +25,7 @@ struct RowFinish {
   __device__ __forceinline__ RowFinish(const RowTotal& total, const float* g_sink) {
     constexpr float kLn2 = 0.693147180559945f, kLog2E = 1.44269504088896f;
     float row_max = total.row_max, scale = 1.0f, sum = total.row_sum;
-    const bool visible = row_max != -INFINITY;
+    const bool visible = sum != 0.0f;  // NaN is visible
     if (g_sink != nullptr && visible) {
       const float sink = __ldg(g_sink) * kLog2E;
       const float joint = fmaxf(row_max, sink);

@@ -13,10 +13,11 @@ __global__ void merge_kernel(MergeArgs args) {
       row_max = fmaxf(row_max, args.partial_lse[p * args.num_rows + row]);
     }
     float sum = 0.0f;
-    for (int32_t p = 0; p < args.num_partials && row_max > -INFINITY; ++p) {
-      sum += expf(args.partial_lse[p * args.num_rows + row] - row_max);
+    for (int32_t p = 0; p < args.num_partials; ++p) {
+      const float partial = args.partial_lse[p * args.num_rows + row];
+      if (partial != -INFINITY) sum += expf(partial - row_max);
     }
-    const float lse = sum > 0.0f ? row_max + logf(sum) : -INFINITY;
+    const float lse = sum == 0.0f ? -INFINITY : row_max + logf(sum);
     if (threadIdx.x == 0 && args.lse != nullptr) args.lse[row] = lse;
     for (int64_t d = threadIdx.x; d < args.dim; d += blockDim.x) {
       float value = 0.0f;
