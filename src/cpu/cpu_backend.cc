@@ -46,7 +46,7 @@ class CpuBackend final : public Backend {
  public:
   Result<DeviceInfo> detect(int32_t device_idx) const override {
     if (device_idx != 0) {
-      return make_status(StatusCode::kUnavailable, "device_idx is {}; the CPU allows 0",
+      return make_status(StatusCode::kUnavailable, "device_idx is {}; allowed on the CPU: 0",
                          device_idx);
     }
     return detect_cpu();

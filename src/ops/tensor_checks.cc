@@ -116,10 +116,10 @@ Status check_two_plane(const KvLayerView& kv, TensorUse use) {
 
 }  // namespace
 
-Status check_dtype(std::string_view name, DType dtype) {
+Status check_dtype_value(std::string_view name, DType dtype) {
   const auto value = static_cast<int32_t>(dtype);
   if (value >= 0 && value <= 2) return {};
-  return invalid_argument("{}.dtype is {}; allowed: 0 (f32), 1 (f16), 2 (bf16)", name, value);
+  return invalid_argument("{} is {}; allowed: 0 (f32), 1 (f16), 2 (bf16)", name, value);
 }
 
 Status check_dtype(std::string_view name, DType dtype, DType required) {
@@ -134,7 +134,7 @@ Status check_tensor(std::string_view name, const TensorView& view,
   if (view.rank != rank) {
     return invalid_argument("{}.rank is {}; allowed: {}", name, view.rank, rank);
   }
-  LD_RETURN_IF_ERROR(check_dtype(name, view.dtype));
+  LD_RETURN_IF_ERROR(check_dtype_value(fmt::format("{}.dtype", name), view.dtype));
   bool is_empty = false;
   for (int32_t i = 0; i < rank; ++i) {
     const int64_t required = shape.begin()[i];

@@ -21,7 +21,7 @@ enum class TensorUse { kRead, kWritten };
 // shape: what each dimension must be, kAnySize where any size >= 0 will do.
 Status check_tensor(std::string_view name, const TensorView& view,
                     std::initializer_list<int64_t> shape, TensorUse use = TensorUse::kRead);
-Status check_dtype(std::string_view name, DType dtype);
+Status check_dtype_value(std::string_view name, DType dtype);
 Status check_dtype(std::string_view name, DType dtype, DType required);
 
 // stride >= 0: whether the last of `size` steps of it is an offset that any address space has.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <string>
+#include <iterator>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/integer_math.h"
@@ -12,17 +13,19 @@
 namespace longdecode {
 namespace {
 
-bool same_format(const KvFormat& a, const KvFormat& b) {
-  return a.op == b.op && a.keys == b.keys && a.dtype == b.dtype &&
-         a.num_kv_heads == b.num_kv_heads && a.key_dim == b.key_dim && a.value_dim == b.value_dim &&
-         a.page_size == b.page_size;
-}
-
-std::string format_text(const KvFormat& f) {
-  return fmt::format("op {}, keys {}, dtype {}, num_kv_heads {}, dims {} and {}, page_size {}",
-                     static_cast<int32_t>(f.op), static_cast<int32_t>(f.keys),
-                     static_cast<int32_t>(f.dtype), f.num_kv_heads, f.key_dim, f.value_dim,
-                     f.page_size);
+Status check_format(const KvFormat& given, const KvFormat& desc) {
+  const auto check = [](const char* field, auto value, auto allowed) -> Status {
+    if (value == allowed) return {};
+    return invalid_argument("kv.format.{} is {}; allowed: {}, the descriptor's", field,
+                            static_cast<int32_t>(value), static_cast<int32_t>(allowed));
+  };
+  LD_RETURN_IF_ERROR(check("op", given.op, desc.op));
+  LD_RETURN_IF_ERROR(check("keys", given.keys, desc.keys));
+  LD_RETURN_IF_ERROR(check("dtype", given.dtype, desc.dtype));
+  LD_RETURN_IF_ERROR(check("num_kv_heads", given.num_kv_heads, desc.num_kv_heads));
+  LD_RETURN_IF_ERROR(check("key_dim", given.key_dim, desc.key_dim));
+  LD_RETURN_IF_ERROR(check("value_dim", given.value_dim, desc.value_dim));
+  return check("page_size", given.page_size, desc.page_size);
 }
 
 // What the lengths of a batch may be.
@@ -52,8 +55,9 @@ Status check_batch_arrays(const KvLayerView& kv, const BatchView& batch) {
     return invalid_argument("batch.block_table is null; allowed: [batch, block_table_stride]");
   }
   if (batch.block_table_stride < 0 || !is_reachable(batch.batch, batch.block_table_stride)) {
-    return invalid_argument("batch.block_table_stride is {}; allowed: the pages of a sequence",
-                            batch.block_table_stride);
+    return invalid_argument(
+        "batch.block_table_stride is {}; allowed: 0 or more, with {} rows that memory can hold",
+        batch.block_table_stride, batch.batch);
   }
   if (kv.format.keys == KeyEncoding::kTwoPlane && batch.slots == nullptr) {
     return invalid_argument("batch.slots is null; a two-plane cache needs [batch]");
@@ -111,6 +115,50 @@ Status check_batch(const KvLayerView& kv, const BatchView& batch, const LengthRu
   return {};
 }
 
+// A place that a sequence's new tokens are written to: a page or a slot.
+struct Written {
+  int32_t place, sequence;
+  int64_t entry;  // of the block table
+
+  bool operator<(const Written& other) const { return place < other.place; }
+};
+
+// The second of two that have the same place, or nullptr.
+const Written* find_shared(std::vector<Written>& places) {
+  std::stable_sort(places.begin(), places.end());
+  const auto same = [](const Written& a, const Written& b) { return a.place == b.place; };
+  const auto found = std::adjacent_find(places.begin(), places.end(), same);
+  return found == places.end() ? nullptr : &*std::next(found);
+}
+
+// Each sequence writes its new tokens to pages and a slot of its own. (Pages of earlier tokens may
+// be shared, and are quantised by all with the same result.)
+Status check_written_apart(const AppendArgs& args) {
+  const BatchView& batch = args.batch;
+  std::vector<Written> pages, slots;
+  for (int32_t b = 0; b < batch.batch; ++b) {
+    const int64_t new_tokens = batch.query_lens != nullptr ? batch.query_lens[b] : args.k.shape[1];
+    if (batch.kv_lens[b] == 0 || new_tokens == 0) continue;
+    const int64_t page_size = args.kv.format.page_size;
+    const int64_t end = ceil_div(int64_t{batch.kv_lens[b]}, page_size);
+    for (int64_t i = (batch.kv_lens[b] - new_tokens) / page_size; i < end; ++i) {
+      pages.push_back({batch.block_table[b * batch.block_table_stride + i], b, i});
+    }
+    if (args.kv.format.keys == KeyEncoding::kTwoPlane) slots.push_back({batch.slots[b], b, 0});
+  }
+  if (const Written* shared = find_shared(pages)) {
+    return invalid_argument(
+        "batch.block_table[{}, {}] is {}, which new tokens are written to twice; allowed: a page "
+        "of its own",
+        shared->sequence, shared->entry, shared->place);
+  }
+  if (const Written* shared = find_shared(slots)) {
+    return invalid_argument("batch.slots[{}] is {}, which another sequence has; allowed: its own",
+                            shared->sequence, shared->place);
+  }
+  return {};
+}
+
 Status check_stats(const DecodeStats& stats, const BatchView& batch, const DecodeDesc& desc,
                    LengthAccess access) {
   if (stats.kept_tiles == nullptr) return {};
@@ -138,10 +186,7 @@ Status validate(const DecodeArgs& args, const DecodeDesc& desc, LengthAccess acc
     return invalid_argument("query_len is {}; allowed: 1 to {} (max_query_len)", args.query_len,
                             desc.max_query_len);
   }
-  if (!same_format(args.kv.format, desc.format)) {
-    return invalid_argument("kv.format is {}; allowed: the descriptor's {}",
-                            format_text(args.kv.format), format_text(desc.format));
-  }
+  LD_RETURN_IF_ERROR(check_format(args.kv.format, desc.format));
   const KvFormat& format = desc.format;
   LD_RETURN_IF_ERROR(
       check_tensor("q", args.q, {batch.batch, args.query_len, desc.num_q_heads, format.key_dim}));
@@ -180,7 +225,8 @@ Status validate(const AppendArgs& args, LengthAccess access) {
   rules.default_query_len = static_cast<int32_t>(std::min<int64_t>(INT32_MAX, args.k.shape[1]));
   rules.query_within_kv = true;
   rules.writes = true;
-  return check_batch(args.kv, batch, rules, access);
+  LD_RETURN_IF_ERROR(check_batch(args.kv, batch, rules, access));
+  return access == LengthAccess::kHost ? check_written_apart(args) : Status();
 }
 
 Status validate(const PrefillArgs& args, LengthAccess access) {

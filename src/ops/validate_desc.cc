@@ -98,7 +98,7 @@ Status validate(const DecodeDesc& desc) {
                             static_cast<int32_t>(desc.method));
   }
   LD_RETURN_IF_ERROR(validate(desc.format));
-  LD_RETURN_IF_ERROR(check_dtype("q", desc.q_dtype));
+  LD_RETURN_IF_ERROR(check_dtype_value("q_dtype", desc.q_dtype));
   LD_RETURN_IF_ERROR(check_heads(desc));
   LD_RETURN_IF_ERROR(check_limits(desc));
   LD_RETURN_IF_ERROR(check_options(desc));

@@ -34,9 +34,8 @@ TEST(MlaSelect, RefusesWhatChangesTheScoresWithTheReason) {
   desc.sliding_window = 4096;
   EXPECT_NE(refusal(desc).find("sliding_window is 4096"), std::string::npos) << refusal(desc);
   desc = mla_desc();
-  EXPECT_NE(
-      refusal(mla_desc(), rtx4090()).find("compute_capability is 89; the kernel is for sm_90a"),
-      std::string::npos)
+  EXPECT_NE(refusal(mla_desc(), rtx4090()).find("compute_capability is 89; allowed: 90 (sm_90a)"),
+            std::string::npos)
       << refusal(mla_desc(), rtx4090());
   desc.learned_sinks = true;
   desc.soft_cap = 30.0f;  // every reason is listed

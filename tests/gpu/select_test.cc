@@ -56,15 +56,19 @@ TEST(GqaSelect, OtherGpusThanHopperRunTheKernelsOfSm80) {
     desc = dense_desc(64);
     desc.format.dtype = desc.q_dtype = DType::kF16;
     const std::string reasons = refusal(desc, device);
-    EXPECT_NE(reasons.find("head_dim is 64; 128"), std::string::npos) << reasons;
-    EXPECT_NE(reasons.find("dtype is 1; bf16"), std::string::npos) << reasons;
+    EXPECT_NE(reasons.find("format.key_dim is 64; allowed where compute_capability is"),
+              std::string::npos)
+        << reasons;
+    EXPECT_NE(reasons.find("format.dtype is f16; allowed where compute_capability is"),
+              std::string::npos)
+        << reasons;
   }
   DeviceInfo small = rtx4090();
   small.shared_memory_bytes = 65536;
   EXPECT_NE(refusal(dense_desc(), small).find("shared_memory_bytes is 65536"), std::string::npos);
   DeviceInfo old = rtx4090();
   old.compute_capability = 75;
-  EXPECT_NE(refusal(dense_desc(), old).find("compute_capability is 75; 80 or more"),
+  EXPECT_NE(refusal(dense_desc(), old).find("compute_capability is 75; allowed: 80 or more"),
             std::string::npos);
 }
 
@@ -74,14 +78,25 @@ TEST(GqaSelect, RefusalsListEveryReason) {
   DecodeDesc desc = dense_desc(80, 1);
   const std::string reasons = refusal(desc, old);
   EXPECT_NE(reasons.find("compute_capability is 75"), std::string::npos) << reasons;
-  EXPECT_NE(reasons.find("head_dim is 80"), std::string::npos) << reasons;
+  EXPECT_NE(reasons.find("key_dim is 80"), std::string::npos) << reasons;
   EXPECT_NE(reasons.find("page_size is 1;"), std::string::npos) << reasons;
   desc = dense_desc();
   desc.q_dtype = DType::kF16;
-  EXPECT_NE(refusal(desc).find("q_dtype is 1"), std::string::npos) << refusal(desc);
+  EXPECT_NE(refusal(desc).find("q_dtype is f16 and format.dtype bf16"), std::string::npos)
+      << refusal(desc);
   desc = dense_desc();
   desc.max_batch = 1 << 20;
   EXPECT_NE(refusal(desc).find("at most 2^31 - 1"), std::string::npos) << refusal(desc);
+}
+
+TEST(GqaSelect, RefusesFfdOverPlainPages) {
+  for (const DeviceInfo& device : {h200(), rtx4090()}) {
+    DecodeDesc desc = dense_desc();
+    desc.method = Method::kFfd;
+    EXPECT_NE(refusal(desc, device).find("method is ffd with format.keys plain; allowed: dense"),
+              std::string::npos)
+        << refusal(desc, device);
+  }
 }
 
 // Dense attention over two planes is FFD that keeps everything.

@@ -15,6 +15,10 @@
 
 namespace longdecode::cuda {
 
+inline const char* dtype_name(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+}
+
 class Requirements {
  public:
   void require(bool holds, std::string reason) {
@@ -23,9 +27,9 @@ class Requirements {
 
   // Of kernels for Hopper alone.
   void require_hopper(const DeviceInfo& device) {
-    require(architecture_of(device) == Architecture::kSm90a,
-            fmt::format("compute_capability is {}; the kernel is for sm_90a (90)",
-                        device.compute_capability));
+    require(
+        architecture_of(device) == Architecture::kSm90a,
+        fmt::format("compute_capability is {}; allowed: 90 (sm_90a)", device.compute_capability));
   }
 
   // Of kernels that sm_80 has for bf16 and one head_dim.
@@ -33,48 +37,50 @@ class Requirements {
     const int32_t capability = device.compute_capability;
     const Architecture architecture = architecture_of(device);
     require(architecture != Architecture::kNone,
-            fmt::format("compute_capability is {}; 80 or more", capability));
+            fmt::format("compute_capability is {}; allowed: 80 or more", capability));
     if (architecture != Architecture::kSm80) return;
     require(desc.format.key_dim == 128,
-            fmt::format("head_dim is {}; 128 where compute_capability is {}", desc.format.key_dim,
-                        capability));
+            fmt::format("format.key_dim is {}; allowed where compute_capability is {}: 128",
+                        desc.format.key_dim, capability));
     require(desc.format.dtype == DType::kBF16,
-            fmt::format("the cache's dtype is {}; bf16 where compute_capability is {}",
-                        static_cast<int>(desc.format.dtype), capability));
+            fmt::format("format.dtype is {}; allowed where compute_capability is {}: bf16",
+                        dtype_name(desc.format.dtype), capability));
     require(device.shared_memory_bytes >= kSm80SharedBytes,
-            fmt::format("shared_memory_bytes is {}; at least {}", device.shared_memory_bytes,
-                        kSm80SharedBytes));
+            fmt::format("shared_memory_bytes is {}; allowed: {} or more",
+                        device.shared_memory_bytes, kSm80SharedBytes));
   }
 
   // Of every decode kernel.
   void require_decode(const DecodeDesc& desc, const DeviceInfo& device) {
-    require(device.num_sms >= 1, fmt::format("num_sms is {}; at least 1", device.num_sms));
+    require(device.num_sms >= 1, fmt::format("num_sms is {}; allowed: 1 or more", device.num_sms));
     require(desc.q_dtype == desc.format.dtype && desc.q_dtype != DType::kF32,
-            fmt::format("q_dtype is {} and the cache's dtype is {}; both bf16 or both fp16",
-                        static_cast<int>(desc.q_dtype), static_cast<int>(desc.format.dtype)));
+            fmt::format("q_dtype is {} and format.dtype {}; allowed: both bf16 or both f16",
+                        dtype_name(desc.q_dtype), dtype_name(desc.format.dtype)));
     require(desc.max_kv_len <= int64_t{1} << 30,
-            fmt::format("max_kv_len is {}; at most 2^30", desc.max_kv_len));
+            fmt::format("max_kv_len is {}; allowed: 1 to 2^30", desc.max_kv_len));
   }
 
   // Of kernels that bring plain pages into all of an SM's shared memory.
   void require_plain_pages(const DecodeDesc& desc, const DeviceInfo& device) {
     require(architecture_of(device) != Architecture::kSm90a || device.shared_memory_bytes >= 232448,
-            fmt::format("shared_memory_bytes is {}; at least 232448 are needed",
+            fmt::format("shared_memory_bytes is {}; allowed: 232448 or more",
                         device.shared_memory_bytes));
-    require(desc.format.keys == KeyEncoding::kPlain, "keys are two-plane; plain is allowed");
+    require(desc.format.keys == KeyEncoding::kPlain, "format.keys is two-plane; allowed: plain");
+    require(desc.method == Method::kDense,
+            "method is ffd with format.keys plain; allowed: dense (ffd reads code planes)");
     const int32_t page_size = desc.format.page_size;
     require(page_size == 16 || page_size == 32 || page_size == 64 || page_size == 128,
-            fmt::format("page_size is {}; 16, 32, 64 or 128", page_size));
+            fmt::format("format.page_size is {}; allowed: 16, 32, 64 or 128", page_size));
   }
 
   // Of kernels without a soft cap, a sliding window and learned sinks.
   void require_plain_scores(const DecodeDesc& desc) {
     require(desc.softmax_scale > 0.0f,
-            fmt::format("softmax_scale is {}; it must be positive", desc.softmax_scale));
-    require(desc.soft_cap == 0.0f, fmt::format("soft_cap is {}; 0 (off)", desc.soft_cap));
+            fmt::format("softmax_scale is {}; allowed: above 0", desc.softmax_scale));
+    require(desc.soft_cap == 0.0f, fmt::format("soft_cap is {}; allowed: 0 (off)", desc.soft_cap));
     require(desc.sliding_window == 0,
-            fmt::format("sliding_window is {}; 0 (off)", desc.sliding_window));
-    require(!desc.learned_sinks, "learned_sinks is set; it is not supported");
+            fmt::format("sliding_window is {}; allowed: 0 (off)", desc.sliding_window));
+    require(!desc.learned_sinks, "learned_sinks is set; allowed: not set");
   }
 
   // The choice of kernel `name` for the device, or kUnsupported with what does not hold.

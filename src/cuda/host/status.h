@@ -18,6 +18,11 @@ inline StatusCode status_code(cudaError_t error) {
 // `what` names the call or kernel that failed.
 inline Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status();
+  if (error == cudaErrorInsufficientDriver) {
+    return make_status(status_code(error),
+                       "{}: there is no NVIDIA driver (libcuda.so.1), or one that is too old",
+                       what);
+  }
   return make_status(status_code(error), "{}: CUDA error {} ({})", what, cudaGetErrorName(error),
                      cudaGetErrorString(error));
 }

@@ -14,16 +14,20 @@ Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo&
   const int64_t rows = int64_t{desc.max_query_len} * desc.num_q_heads;
   needs.require(
       rows * desc.max_batch <= int64_t{1} << 30,
-      fmt::format("max_batch {} x max_query_len {} x num_q_heads {}; at most 2^30 together",
-                  desc.max_batch, desc.max_query_len, desc.num_q_heads));
+      fmt::format(
+          "max_batch {} x max_query_len {} x num_q_heads {}; allowed: at most 2^30 together",
+          desc.max_batch, desc.max_query_len, desc.num_q_heads));
   const ffd::RunPlan plan = ffd::plan_run(desc, device, desc.max_query_len);
-  needs.require(plan.instance >= 0 || architecture_of(device) == Architecture::kSm80,
-                fmt::format("key_dim is {}; 64, 96, 128 or 256", desc.format.key_dim));
+  needs.require(
+      plan.instance >= 0 || architecture_of(device) == Architecture::kSm80,
+      fmt::format("format.key_dim is {}; allowed: 64, 96, 128 or 256", desc.format.key_dim));
   needs.require(
       plan.instance < 0 || plan.num_stages >= 1,
-      fmt::format("shared_memory_bytes is {}; {} rows of head_dim {} with pages of {} need more",
-                  device.shared_memory_bytes, rows / desc.format.num_kv_heads, desc.format.key_dim,
-                  desc.format.page_size));
+      fmt::format(
+          "shared_memory_bytes is {}; {} query rows a kv head at key_dim {} and page_size {} "
+          "need {}; allowed: fewer rows or smaller pages",
+          device.shared_memory_bytes, rows / desc.format.num_kv_heads, desc.format.key_dim,
+          desc.format.page_size, plan.least_shared_bytes));
   return needs.choose("cuda/ffd_decode", device);
 }
 

@@ -15,14 +15,15 @@ Result<KernelChoice> select_gqa_decode(const DecodeDesc& desc, const DeviceInfo&
   const KvFormat& format = desc.format;
   const int32_t instance = gqa::instance_for(desc, device);
   needs.require(instance >= 0 || architecture_of(device) == Architecture::kSm80,
-                fmt::format("head_dim is {}; 64, 96, 128 or 256", format.key_dim));
+                fmt::format("format.key_dim is {}; allowed: 64, 96, 128 or 256", format.key_dim));
   if (instance >= 0) {
     const int64_t tiles = ceil_div(desc.max_kv_len, gqa::kInstances[instance].tokens());
     const int64_t pairs = int64_t{desc.max_batch} * format.num_kv_heads;
     needs.require(
         pairs <= INT32_MAX / tiles,
-        fmt::format("max_batch {} x num_kv_heads {} x {} tiles of max_kv_len; at most 2^31 - 1",
-                    desc.max_batch, format.num_kv_heads, tiles));
+        fmt::format(
+            "max_batch {} x num_kv_heads {} x {} tiles of max_kv_len; allowed: at most 2^31 - 1",
+            desc.max_batch, format.num_kv_heads, tiles));
   }
   return needs.choose("cuda/gqa_decode", device);
 }

@@ -12,7 +12,6 @@ Result<KernelChoice> select_mla_decode(const DecodeDesc& desc, const DeviceInfo&
   needs.require_decode(desc, device);
   needs.require_plain_pages(desc, device);
   needs.require_plain_scores(desc);
-  needs.require(desc.method == Method::kDense, "method is ffd; dense is allowed");
   // A run takes the orientation of its own rows; the name says that of the most.
   const bool is_transposed =
       int64_t{desc.max_query_len} * desc.num_q_heads <= mla_sm90::kMostTransposedRows;
