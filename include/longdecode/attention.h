@@ -44,9 +44,9 @@ struct DecodeDesc {
   DType q_dtype = DType::kBF16;  // of Q and O
   int32_t num_q_heads = 32;      // a multiple of format.num_kv_heads, at most 128 (MLA) or 16 per
                                  // kv head (GQA)
-  int32_t max_batch = 1;
+  int32_t max_batch = 1;         // 1..2^20
   int32_t max_query_len = 1;     // 1..kMaxQueryLen
-  int64_t max_kv_len = 0;        // tokens, >= 1
+  int64_t max_kv_len = 0;        // tokens, 1..2^31 - 1; kernels on CUDA: up to 2^30
   float softmax_scale = 0.0f;    // 0: 1 / sqrt(head_dim) for GQA; must be given for MLA
   float soft_cap = 0.0f;         // 0: off; applied before the mask and before selection
   int64_t sliding_window = 0;    // 0: off; else a query at position p sees j > p - sliding_window
@@ -129,7 +129,9 @@ struct KernelChoice {
   int64_t tokens_per_split = 0;  // 0: scheduled on the device
 };
 
-// Pure: depends on its arguments alone, needs no device. kInvalidArgument for a bad descriptor;
+// Pure: depends on its arguments alone, needs no device: on CUDA a DeviceInfo of type,
+// compute_capability, num_sms and shared_memory_bytes will do. kInvalidArgument for a bad
+// descriptor or device.num_threads; kUnavailable where the build has no backend for device.type;
 // kUnsupported lists every reason why nothing fits.
 LONGDECODE_API Result<KernelChoice> select_kernel(const DecodeDesc& desc, const DeviceInfo& device);
 
@@ -137,6 +139,7 @@ LONGDECODE_API Result<KernelChoice> select_kernel(const DecodeDesc& desc, const 
 // kFailedPrecondition, desc and kernel their defaults, workspace_bytes 0.
 class LONGDECODE_API DecodePlan {
  public:
+  // The errors of select_kernel.
   static Result<DecodePlan> create(const DecodeDesc& desc, const DeviceInfo& device);
   DecodePlan(DecodePlan&&) noexcept;
   DecodePlan& operator=(DecodePlan&&) noexcept;
@@ -148,10 +151,14 @@ class LONGDECODE_API DecodePlan {
   // Device bytes for the workspace: 16-byte aligned, not shared by concurrent runs, reusable by
   // the next run without another init. It belongs to the caller and outlives the runs.
   int64_t workspace_bytes() const;
+
+  // kInvalidArgument where workspace is null or not aligned and workspace_bytes is not 0. CUDA:
+  // enqueues; what CUDA refuses is kUnavailable (no device or driver), kOutOfMemory or kInternal.
   Status init(void* workspace, StreamHandle stream);
 
-  // Validates what the host can see, then enqueues. On the CPU it returns when the result is
-  // there, and lengths and page ids are validated too (kInvalidArgument, nothing written).
+  // Validates what the host can see (kInvalidArgument), then enqueues. On the CPU it returns when
+  // the result is there, and lengths and page ids are validated too (kInvalidArgument, nothing
+  // written). kFailedPrecondition before init; what CUDA refuses as in init.
   Status run(const DecodeArgs& args, StreamHandle stream);
 
  private:
@@ -173,6 +180,7 @@ struct MergeArgs {
   float* o = nullptr;                  // [num_rows, dim]
   float* lse = nullptr;                // [num_rows] or nullptr
 };
+// kInvalidArgument, and kUnavailable where the build has no backend for device.type.
 LONGDECODE_API Status merge_partials(const MergeArgs& args, const DeviceInfo& device,
                                      StreamHandle stream);
 

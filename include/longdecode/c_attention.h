@@ -38,15 +38,15 @@ typedef struct ld_decode_desc {
   const ld_kv_format* format; /* required */
   const ld_ffd_options* ffd;  /* NULL: the defaults; used by LD_METHOD_FFD */
   int32_t num_q_heads;        /* a multiple of num_kv_heads; at most 128 (MLA), 16 per kv head */
-  int32_t max_batch;
-  int32_t max_query_len;   /* 1 to LD_MAX_QUERY_LEN */
-  int32_t learned_sinks;   /* 0 or 1: sink_logits enter denominator and lse exactly once */
-  int64_t max_kv_len;      /* tokens, >= 1 */
-  int64_t sliding_window;  /* 0: off; else a query at position p sees j > p - sliding_window */
-  float softmax_scale;     /* 0: 1 / sqrt(head_dim) for GQA; must be given for MLA */
-  float soft_cap;          /* 0: off; before the mask and before selection */
-  int32_t causal;          /* 0 or 1: query token t sits at position kv_len - query_len + t */
-  int32_t batch_invariant; /* 0 or 1: a sequence's bits do not depend on its neighbours */
+  int32_t max_batch;          /* 1 to 2^20 */
+  int32_t max_query_len;      /* 1 to LD_MAX_QUERY_LEN */
+  int32_t learned_sinks;      /* 0 or 1: sink_logits enter denominator and lse exactly once */
+  int64_t max_kv_len;         /* tokens, 1 to 2^31 - 1; kernels on CUDA: up to 2^30 */
+  int64_t sliding_window;     /* 0: off; else a query at position p sees j > p - sliding_window */
+  float softmax_scale;        /* 0: 1 / sqrt(head_dim) for GQA; must be given for MLA */
+  float soft_cap;             /* 0: off; before the mask and before selection */
+  int32_t causal;             /* 0 or 1: query token t sits at position kv_len - query_len + t */
+  int32_t batch_invariant;    /* 0 or 1: a sequence's bits do not depend on its neighbours */
 } ld_decode_desc;
 
 static inline ld_decode_desc ld_decode_desc_default(void) {
@@ -163,28 +163,36 @@ static inline ld_kernel_choice ld_kernel_choice_default(void) {
   return choice;
 }
 
-/* Pure: needs no device. LD_UNSUPPORTED lists every reason why nothing fits. */
+/* Pure: needs no device: on CUDA an ld_device_info of type, compute_capability, num_sms and
+ * shared_memory_bytes will do. LD_INVALID_ARGUMENT for a bad descriptor or num_threads;
+ * LD_UNAVAILABLE where the build has no backend for the type; LD_UNSUPPORTED lists every reason why
+ * nothing fits. */
 LONGDECODE_API ld_status_code ld_select_kernel(const ld_decode_desc* desc,
                                                const ld_device_info* device,
                                                ld_kernel_choice* choice);
 
 typedef struct ld_plan ld_plan;
 
-/* On success *plan is a handle for ld_plan_destroy, otherwise NULL. */
+/* On success *plan is a handle for ld_plan_destroy, otherwise NULL. The errors of
+ * ld_select_kernel. */
 LONGDECODE_API ld_status_code ld_plan_create(const ld_decode_desc* desc,
                                              const ld_device_info* device, ld_plan** plan);
 LONGDECODE_API void ld_plan_destroy(ld_plan* plan); /* NULL is allowed */
 LONGDECODE_API ld_status_code ld_plan_kernel(const ld_plan* plan, ld_kernel_choice* choice);
 /* Device bytes for the workspace: 16-byte aligned, not shared by concurrent runs. */
 LONGDECODE_API ld_status_code ld_plan_workspace_bytes(const ld_plan* plan, int64_t* num_bytes);
-/* Once; the workspace must live as long as runs of the plan. */
+/* Once; the workspace must live as long as runs of the plan. LD_INVALID_ARGUMENT where it is NULL
+ * or not aligned and the plan's bytes are not 0. CUDA: enqueues; what CUDA refuses is
+ * LD_UNAVAILABLE, LD_OUT_OF_MEMORY or LD_INTERNAL. */
 LONGDECODE_API ld_status_code ld_plan_init(ld_plan* plan, void* workspace, void* stream);
-/* Enqueues one step (CPU: returns when the result is there). No allocation, no synchronisation. */
+/* Enqueues one step (CPU: returns when the result is there). No allocation, no synchronisation.
+ * LD_INVALID_ARGUMENT for what the host can see, on the CPU lengths and page ids too, with nothing
+ * written; LD_FAILED_PRECONDITION before ld_plan_init; what CUDA refuses as there. */
 LONGDECODE_API ld_status_code ld_plan_run(ld_plan* plan, const ld_decode_args* args, void* stream);
 
 /* Merges partial results over disjoint token sets by their lse (natural log). An empty partial has
  * lse = -infinity; all empty gives o = 0, lse = -infinity. o and lse overlap neither the partials
- * nor each other. */
+ * nor each other. LD_INVALID_ARGUMENT, and LD_UNAVAILABLE where the build has no backend. */
 typedef struct ld_merge_args {
   size_t struct_size;
   const float* partial_o;   /* [num_partials, num_rows, dim] */

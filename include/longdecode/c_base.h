@@ -90,7 +90,7 @@ typedef struct ld_device_info {
   int32_t has_avx512_vnni; /* 0 or 1, as the next two */
   int32_t has_avx512_bf16;
   int32_t has_amx_bf16;
-  int32_t compute_capability; /* CUDA: 90 for sm_90 */
+  int32_t compute_capability; /* CUDA, all that ld_select_kernel reads: 90 for sm_90 */
   int32_t num_sms;
   int64_t shared_memory_bytes; /* opt-in maximum per block */
 } ld_device_info;
@@ -114,7 +114,7 @@ typedef struct ld_kv_format {
   int32_t op;           /* LD_OP_* */
   int32_t keys;         /* LD_KEYS_* */
   int32_t dtype;        /* of plain keys, of unquantised recent keys and of V */
-  int32_t num_kv_heads; /* 1 for MLA */
+  int32_t num_kv_heads; /* 1 to 1024; 1 for MLA */
   int32_t key_dim;      /* head_dim for GQA: 64, 80, 96, 128 or 256; 576 for MLA */
   int32_t value_dim;    /* head_dim for GQA; 512 for MLA: a prefix of the key row */
   int32_t page_size;    /* tokens; two-plane: 64 or 128, otherwise 1, 16, 32, 64 or 128 */

@@ -12,7 +12,10 @@ extern "C" {
 #endif
 
 /* Writes new tokens of a step into one layer of an engine's own pools. Sequence b gets
- * query_lens[b] tokens at positions kv_lens[b] - query_lens[b] .. kv_lens[b] - 1. */
+ * query_lens[b] tokens at positions kv_lens[b] - query_lens[b] .. kv_lens[b] - 1.
+ * LD_INVALID_ARGUMENT, on CUDA without the lengths and ids; LD_UNAVAILABLE where the build has no
+ * backend; LD_UNSUPPORTED on CUDA: an fp32 cache, k and v of different dtypes, or more new tokens
+ * than a launch takes. */
 typedef struct ld_append_args {
   size_t struct_size;
   const ld_kv_layer* kv; /* required */
@@ -34,10 +37,10 @@ LONGDECODE_API ld_status_code ld_append_kv(const ld_append_args* args, const ld_
 typedef struct ld_cache_desc {
   size_t struct_size;
   const ld_kv_format* format; /* required */
-  int64_t num_pages;          /* pages per layer, shared by all sequences; >= 1 */
-  int64_t max_kv_len;         /* tokens per sequence; sets the width of the block table */
-  int32_t num_layers;
-  int32_t max_sequences;
+  int64_t num_pages;          /* pages per layer, shared by all sequences; 1 to 2^31 - 1 */
+  int64_t max_kv_len;         /* tokens per sequence, 1 to 2^31 - 1; the block table's width */
+  int32_t num_layers;         /* 1 to 4096 */
+  int32_t max_sequences;      /* 1 or more */
 } ld_cache_desc;
 
 static inline ld_cache_desc ld_cache_desc_default(void) {
@@ -51,8 +54,9 @@ static inline ld_cache_desc ld_cache_desc_default(void) {
 
 typedef struct ld_cache ld_cache;
 
-/* On success *cache is a handle for ld_cache_destroy, otherwise NULL. LD_OUT_OF_MEMORY when the
- * pools do not fit. */
+/* On success *cache is a handle for ld_cache_destroy, otherwise NULL. LD_INVALID_ARGUMENT for a bad
+ * descriptor, LD_OUT_OF_MEMORY when pools or tables do not fit, LD_UNAVAILABLE where the device is
+ * not there or the build has no backend for it. */
 LONGDECODE_API ld_status_code ld_cache_create(const ld_cache_desc* desc,
                                               const ld_device_info* device, ld_cache** cache);
 LONGDECODE_API void ld_cache_destroy(ld_cache* cache); /* NULL is allowed */

@@ -35,15 +35,18 @@ struct AppendArgs {
   TensorView k;     // [batch, max_new, num_kv_heads, key_dim] post-RoPE, any DType
   TensorView v;     // [batch, max_new, num_kv_heads, value_dim]; ignored for MLA
 };
+// kInvalidArgument, on CUDA without the lengths and ids, which the host does not see; kUnavailable
+// where the build has no backend for device.type; kUnsupported on CUDA: an fp32 cache, k and v of
+// different DTypes, or more new tokens than a launch takes.
 LONGDECODE_API Status append_kv(const AppendArgs& args, const DeviceInfo& device,
                                 StreamHandle stream);
 
 struct KvCacheDesc {
   KvFormat format;
-  int32_t num_layers = 1;
-  int64_t num_pages = 0;      // pages per layer, shared by all sequences; >= 1
-  int32_t max_sequences = 1;  // slots
-  int64_t max_kv_len = 0;     // tokens per sequence; sets the width of the block table
+  int32_t num_layers = 1;     // 1..4096
+  int64_t num_pages = 0;      // pages per layer, shared by all sequences; 1..2^31 - 1
+  int32_t max_sequences = 1;  // slots, 1 or more
+  int64_t max_kv_len = 0;     // tokens per sequence, 1..2^31 - 1; sets the width of the block table
 };
 
 // An existing paged cache of one layer, as engines keep it, to be imported.
@@ -64,7 +67,8 @@ struct PagedKv {
 // kFailedPrecondition, the others return defaults and 0.
 class LONGDECODE_API KvCache {
  public:
-  // kInvalidArgument for a bad descriptor, kOutOfMemory when the pools do not fit.
+  // kInvalidArgument for a bad descriptor, kOutOfMemory when pools or tables do not fit,
+  // kUnavailable where the device is not there or the build has no backend for it.
   static Result<KvCache> create(const KvCacheDesc& desc, const DeviceInfo& device);
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;

@@ -25,8 +25,8 @@ struct KvFormat {
   Op op = Op::kGqa;
   KeyEncoding keys = KeyEncoding::kPlain;
   DType dtype = DType::kBF16;  // of plain keys, of unquantised recent keys and of V
-  int32_t num_kv_heads = 1;    // 1 for MLA
-  int32_t key_dim = 128;       // head_dim for GQA, 576 for MLA
+  int32_t num_kv_heads = 1;    // 1..1024; 1 for MLA
+  int32_t key_dim = 128;       // head_dim for GQA: 64, 80, 96, 128 or 256; 576 for MLA
   int32_t value_dim = 128;     // head_dim for GQA, 512 for MLA (V is a prefix of the key row)
   int32_t page_size = 64;      // tokens; two-plane: 64 or 128, otherwise 1, 16, 32, 64 or 128
 

@@ -48,7 +48,7 @@ struct DeviceInfo {
   bool has_avx512_vnni = false;
   bool has_avx512_bf16 = false;
   bool has_amx_bf16 = false;
-  // CUDA
+  // CUDA: with type, all that select_kernel reads
   // 90 for sm_90. It alone says which kernels run: a smaller one than the GPU's, with the
   // shared_memory_bytes of that GPU, chooses the kernels for that one.
   int32_t compute_capability = 0;
