@@ -11,12 +11,14 @@ LAUNCHER = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 help:
 	@echo "make run        generate from a real model on a real document, dense beside FFD"
 	@echo "make test       lint, build (g++, clang, sanitizers), run every test, fuzz"
+	@echo "make test-unit  build with g++, run its tests: the quick part of make test"
 	@echo "make build      build/longdecode and the library"
 	@echo "make fuzz       fuzz the readers of untrusted files, FUZZ_SECONDS=60 each"
 	@echo "make lint       format, include-direction and file-length checks"
 	@echo "make format     clang-format every source in place"
 	@echo "make clean      remove the build folders"
-	@echo "variables       MODEL=file.gguf DOCUMENT=file.txt[.gz] of make run, JOBS=n of every build"
+	@echo "variables       MODEL=file.gguf DOCUMENT=file.txt[.gz] of make run, JOBS=n of every build,"
+	@echo "                LONGDECODE_TEST_QUICK=1 of make test-unit: smaller cases"
 
 build:
 	@scripts/setup.sh build
