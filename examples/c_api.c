@@ -70,7 +70,11 @@ static double error_of_head(const float* q, const float* o, int kv_head) {
     denominator += weight;
     for (c = 0; c < kHeadDim; ++c) expected[c] += weight * values[j][kv_head][c];
   }
-  for (c = 0; c < kHeadDim; ++c) error = fmax(error, fabs(expected[c] / denominator - o[c]));
+  for (c = 0; c < kHeadDim; ++c) {
+    const double difference = fabs(expected[c] / denominator - o[c]);
+    error = isnan(difference) ? INFINITY : fmax(error, difference); /* fmax drops a NaN */
+    if (isinf(error)) break;
+  }
   return error;
 }
 

@@ -107,7 +107,8 @@ int main() {
     const auto expected =
         textbook(&q[size_t(head) * kHeadDim], k, v, head / (kNumQHeads / kNumKvHeads));
     for (int c = 0; c < kHeadDim; ++c) {
-      max_error = std::max(max_error, std::abs(expected[c] - o[size_t(head) * kHeadDim + c]));
+      const double error = std::abs(expected[c] - o[size_t(head) * kHeadDim + c]);
+      max_error = std::max(max_error, std::isnan(error) ? INFINITY : error);
     }
   }
   std::printf("%s (%s): %d tokens, lse of head 0 %.4f, largest error %.2g\n",

@@ -149,7 +149,8 @@ int main() {
   for (int head = 0; head < kNumQHeads; ++head) {
     const std::vector<double> expected = workload.exact(head);
     for (int c = 0; c < kHeadDim; ++c) {
-      max_error = std::max(max_error, std::abs(expected[c] - o[size_t(head) * kHeadDim + c]));
+      const double error = std::abs(expected[c] - o[size_t(head) * kHeadDim + c]);
+      max_error = std::max(max_error, std::isnan(error) ? INFINITY : error);
     }
   }
   const double all_bytes = 2.0 * 2 * kHeadDim * kKvLen;  // K and V of one kv head in bf16
