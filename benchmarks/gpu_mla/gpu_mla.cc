@@ -152,14 +152,15 @@ std::string measure_row(const Shape& shape, const DeviceInfo& device, GpuTimer& 
       outcome.relative_rmse, outcome.passed ? "" : outcome.failure.c_str());
   std::fflush(stdout);
   return fmt::format(
-      R"({{"op": "mla_decode", "method": "dense", "kernel": "cuda/mla_decode sm_90a", )"
+      R"({{"op": "mla_decode", "method": "dense", "kernel": "{} {}", )"
       R"("device": "{}", "commit": "{}", "num_q_heads": {}, "batch": {}, "kv_len": {}, )"
       R"("ragged": {}, "num_tokens": {}, "query_len": {}, "dtype": "{}", "page_size": {}, )"
       R"("seed": 4242, "kept_fraction": 1.0, "timing": "events", "l2": "cold", )"
       R"("time_us": {:.3f}, "time_us_min": {:.3f}, "graph_time_us": {:.3f}, )"
       R"("necessary_bytes": {}, "read_floor_us": {:.3f}, "graph_read_floor_us": {:.3f}, )"
       R"("relative_rmse": {:.3e}, "rmse": {:.3e}, "limit_us": {}, "valid": {}}})",
-      device.name, commit, shape.heads, shape.batch, shape.kv_len, shape.ragged,
+      workload.kernel().name, workload.kernel().isa, device.name, commit, shape.heads, shape.batch,
+      shape.kv_len, shape.ragged,
       (workload.bytes() - int64_t{shape.batch} * shape.query_len * shape.heads * 2176) / 1152,
       shape.query_len, shape.dtype == DType::kF16 ? "f16" : "bf16", shape.page_size,
       times.events_us, times.events_min_us, times.graph_us, workload.bytes(), floor.events_us,

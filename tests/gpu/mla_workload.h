@@ -90,6 +90,7 @@ class MlaWorkload {
   const float* output(const Row& row) const;  // [512] after fetch
   float lse(const Row& row) const;
   int64_t bytes() const;  // latent rows + Q + O
+  const KernelChoice& kernel() const { return plan_->kernel(); }
   const std::vector<uint16_t>& raw_output() const { return raw_output_; }
   const std::vector<float>& raw_lse() const { return lse_; }
   bool canary_intact() const { return canary_intact_; }  // the run kept to its workspace
