@@ -20,23 +20,10 @@
 namespace longdecode::cuda {
 namespace {
 
-// "12.4" of 12040.
-std::string version_text(int version) {
-  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-}
-
 Status unavailable(cudaError_t error, const char* what) {
   cudaGetLastError();  // or the next launch would report this error
-  int driver = 0;
-  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
-    if (driver == 0) {
-      return make_status(StatusCode::kUnavailable,
-                         "no CUDA device: there is no NVIDIA driver (libcuda.so.1)");
-    }
-    return make_status(StatusCode::kUnavailable,
-                       "no CUDA device: the NVIDIA driver is for CUDA {}; this build needs one for "
-                       "{} or later",
-                       version_text(driver), version_text(CUDART_VERSION));
+  if (const std::string problem = driver_problem(error); !problem.empty()) {
+    return make_status(StatusCode::kUnavailable, "no CUDA device: {}", problem);
   }
   return make_status(StatusCode::kUnavailable, "no CUDA device: {} says {} ({})", what,
                      cudaGetErrorName(error), cudaGetErrorString(error));

@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/dtype_name.h"
 #include "bench_attention.h"
 #include "build_info.h"
 #include "session_options.h"
-#include "support.h"
 
 namespace longdecode::tool {
 namespace {

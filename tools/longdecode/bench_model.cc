@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype_name.h"
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "bench_model.h"
@@ -28,7 +29,6 @@
 #include "runner/model/session.h"
 #include "runner/prompt_cache/snapshot.h"
 #include "session_options.h"
-#include "support.h"
 #include "synthetic_text.h"
 #include "text_tokens.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/dtype_name.h"
 #include "base/errors.h"
 #include "output.h"
-#include "support.h"
 
 namespace longdecode::tool {
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtype_name.h"
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "build_info.h"
@@ -21,7 +22,6 @@
 #include "progress.h"
 #include "runner/model/session.h"
 #include "session_options.h"
-#include "support.h"
 #include "text_tokens.h"
 
 namespace longdecode::tool {

@@ -6,6 +6,8 @@
 #include <array>
 #include <functional>
 
+#include "base/dtype_name.h"
+
 namespace longdecode::tool {
 namespace {
 
@@ -110,18 +112,6 @@ std::string ranges(const std::vector<int32_t>& values) {
 }
 
 }  // namespace
-
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-  }
-  return "unknown";
-}
 
 std::vector<SupportRow> support_matrix(const DeviceInfo& device) {
   return {make_row(Op::kGqa, Method::kDense, device), make_row(Op::kGqa, Method::kFfd, device),

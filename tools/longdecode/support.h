@@ -44,8 +44,6 @@ struct ShapeKernel {
 };
 std::vector<ShapeKernel> common_shapes(const DeviceInfo& device);
 
-const char* dtype_name(DType dtype);
-
 }  // namespace longdecode::tool
 
 #endif  // LONGDECODE_TOOLS_SUPPORT_H_

@@ -9,15 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtype_name.h"
 #include "base/errors.h"
 #include "cuda/host/architecture.h"
 #include "longdecode/attention.h"
 
 namespace longdecode::cuda {
-
-inline const char* dtype_name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
-}
 
 class Requirements {
  public:

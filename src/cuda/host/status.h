@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "base/errors.h"
 
 namespace longdecode::cuda {
@@ -15,13 +17,25 @@ inline StatusCode status_code(cudaError_t error) {
   return no_device ? StatusCode::kUnavailable : StatusCode::kInternal;
 }
 
+// What is wrong with the driver, if the error is about it, else empty.
+inline std::string driver_problem(cudaError_t error) {
+  int driver = 0;
+  if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess) {
+    return {};
+  }
+  if (driver == 0) return "there is no NVIDIA driver (libcuda.so.1)";
+  const auto text = [](int version) {  // "12.4" of 12040
+    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+  };
+  return fmt::format("the NVIDIA driver is for CUDA {}; this build needs one for {} or later",
+                     text(driver), text(CUDART_VERSION));
+}
+
 // `what` names the call or kernel that failed.
 inline Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status();
-  if (error == cudaErrorInsufficientDriver) {
-    return make_status(status_code(error),
-                       "{}: there is no NVIDIA driver (libcuda.so.1), or one that is too old",
-                       what);
+  if (const std::string problem = driver_problem(error); !problem.empty()) {
+    return make_status(status_code(error), "{}: {}", what, problem);
   }
   return make_status(status_code(error), "{}: CUDA error {} ({})", what, cudaGetErrorName(error),
                      cudaGetErrorString(error));

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/dtype_name.h"
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "runner/prompt_cache/cache_memory.h"
@@ -88,11 +89,6 @@ Result<std::span<const uint8_t>> take(std::span<const uint8_t>* rest, int64_t nu
 
 const char* keys_name(KeyEncoding keys) {
   return keys == KeyEncoding::kPlain ? "plain (dense)" : "two-plane (ffd)";
-}
-
-const char* dtype_name(DType dtype) {
-  if (dtype == DType::kF32) return "f32";
-  return dtype == DType::kBF16 ? "bf16" : "f16";
 }
 
 }  // namespace
