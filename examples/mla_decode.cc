@@ -83,7 +83,7 @@ struct Errors {
   double lse = 0.0;
 
   static void raise(double& largest, double error) {  // std::max would pass over a NaN
-    if (!(error <= largest)) largest = std::isnan(error) ? INFINITY : error;
+    largest = std::max(largest, std::isnan(error) ? INFINITY : error);
   }
 };
 

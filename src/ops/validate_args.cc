@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <iterator>
 #include <vector>
 
@@ -120,12 +121,12 @@ struct Written {
   int32_t place, sequence;
   int64_t entry;  // of the block table
 
-  bool operator<(const Written& other) const { return place < other.place; }
+  auto operator<=>(const Written&) const = default;
 };
 
 // The second of two that have the same place, or nullptr.
 const Written* find_shared(std::vector<Written>& places) {
-  std::stable_sort(places.begin(), places.end());
+  std::sort(places.begin(), places.end());
   const auto same = [](const Written& a, const Written& b) { return a.place == b.place; };
   const auto found = std::adjacent_find(places.begin(), places.end(), same);
   return found == places.end() ? nullptr : &*std::next(found);

@@ -203,8 +203,8 @@ RunPlan plan_run(const DecodeDesc& desc, const DeviceInfo& device, int32_t query
   const int64_t possible = std::max<int64_t>(0, device.shared_memory_bytes - fixed_bytes);
   plan.num_stages =
       static_cast<int32_t>(std::min({wanted, possible / chunk_bytes, int64_t{kMaxStages}}));
-  plan.shared_bytes = static_cast<int32_t>(fixed_bytes + plan.num_stages * chunk_bytes);
-  plan.least_shared_bytes = fixed_bytes + chunk_bytes;
+  plan.shared_bytes =
+      static_cast<int32_t>(fixed_bytes + std::max(1, plan.num_stages) * chunk_bytes);
   return plan;
 }
 

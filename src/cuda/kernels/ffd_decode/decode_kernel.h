@@ -15,8 +15,7 @@ struct RunPlan {
   int32_t pages_per_split = 0;  // batch-invariant: fixed; else 0
   int64_t num_slots = 0;        // of partial results
   int32_t num_stages = 0;       // of a warp's ring; 0: the shared memory is too small
-  int32_t shared_bytes = 0;
-  int64_t least_shared_bytes = 0;  // with one stage
+  int32_t shared_bytes = 0;     // with at least one stage
 };
 RunPlan plan_run(const DecodeDesc& desc, const DeviceInfo& device, int32_t query_len);
 

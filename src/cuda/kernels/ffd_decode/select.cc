@@ -27,7 +27,7 @@ Result<KernelChoice> select_ffd_decode(const DecodeDesc& desc, const DeviceInfo&
           "shared_memory_bytes is {}; {} query rows a kv head at key_dim {} and page_size {} "
           "need {}; allowed: fewer rows or smaller pages",
           device.shared_memory_bytes, rows / desc.format.num_kv_heads, desc.format.key_dim,
-          desc.format.page_size, plan.least_shared_bytes));
+          desc.format.page_size, plan.shared_bytes));
   return needs.choose("cuda/ffd_decode", device);
 }
 

@@ -56,16 +56,15 @@ int64_t partials_bytes(const RunShape& shape) {
 class MlaDecodeKernel final : public DecodeKernel {
  public:
   MlaDecodeKernel(const DecodeDesc& desc, const DeviceInfo& device) : desc_(desc), device_(device) {
+    const auto make_room = [&](int32_t batch, int32_t query_len) {
+      const RunShape shape = run_shape(desc, device, batch, query_len);
+      partials_bytes_ = std::max(partials_bytes_, round_up(partials_bytes(shape), kAlignment));
+    };
     for (int32_t query_len = 1; query_len <= desc.max_query_len; ++query_len) {
-      // Small batches have workers of their own number each, larger ones all the same.
-      for (int32_t batch = 1; batch <= std::min(desc.max_batch, kSmallBatch + 1); ++batch) {
-        const RunShape shape = run_shape(desc, device, batch, query_len);
-        partials_bytes_ = std::max(partials_bytes_, round_up(partials_bytes(shape), kAlignment));
-      }
-    }
-    if (desc.batch_invariant) {
-      const RunShape most = run_shape(desc, device, desc.max_batch, desc.max_query_len);
-      partials_bytes_ = std::max(partials_bytes_, round_up(partials_bytes(most), kAlignment));
+      // Small batches differ in their workers; of the others the largest has the most.
+      const int32_t small = std::min(desc.max_batch, kSmallBatch);
+      for (int32_t batch = 1; batch <= small; ++batch) make_room(batch, query_len);
+      make_room(desc.max_batch, query_len);
     }
   }
 
