@@ -42,8 +42,9 @@ struct Config {
   static constexpr int kThreadRows = kRows / 4;   // query rows that a thread holds O^T of
   static constexpr int kAccumulator = kRows / 2;  // fp32 registers of a 64 x rows tile
   static constexpr int kThreadChunks = kSplitRoles ? kValueChunks / 2 : kValueChunks;
-  // wgmma groups of a tile's products: the last tile's results are stored while later groups run.
-  static constexpr int kValueGroups = kSplitRoles ? 1 : 4;
+  // wgmma groups of a tile's products. While later groups run, the last tile's results are stored
+  // or, with split roles, the next tile's scores begin.
+  static constexpr int kValueGroups = kSplitRoles ? 2 : 4;
   static constexpr int kGroupChunks = kThreadChunks / kValueGroups;
   static constexpr int kQChunkBytes = kQueryRows * 128;
   static constexpr int kConsumerWarps = kSplitRoles ? 12 : 4;
@@ -86,8 +87,9 @@ struct Config {
     uint64_t k_full[kStages], k_empty[kStages];
     uint64_t first_full[kFirstBoxes - 1];  // later parts of a CTA's first tile; rows <= 32
     uint64_t segment_full[kSegmentSlots], segment_empty[kSegmentSlots];
-    // Split roles only: P and the factors; row_inverse.
-    uint64_t p_full, p_empty, rows_full, rows_empty;
+    // Split roles only: P and the factors, of which p_half says that half of the products with P
+    // are done; row_inverse.
+    uint64_t p_full, p_half, p_empty, rows_full, rows_empty;
   };
   static_assert(sizeof(SharedStorage) <= 232448, "shared memory of sm_90");
 };

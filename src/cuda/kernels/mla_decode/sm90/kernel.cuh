@@ -125,6 +125,7 @@ __device__ __forceinline__ void set_up(const Params& params, uint32_t s_base,
       ptx::mbarrier_init(LD_SHARED(C, s_base, segment_empty) + 8 * i, C::kSegmentReaders);
     }
     ptx::mbarrier_init(LD_SHARED(C, s_base, p_full), 4);
+    ptx::mbarrier_init(LD_SHARED(C, s_base, p_half), 8);
     ptx::mbarrier_init(LD_SHARED(C, s_base, p_empty), 8);
     ptx::mbarrier_init(LD_SHARED(C, s_base, rows_full), 4);
     ptx::mbarrier_init(LD_SHARED(C, s_base, rows_empty), 8);

@@ -62,15 +62,37 @@ __device__ __forceinline__ float reduce_over_quad(float x) {
   return x;
 }
 
-// From scores to packed weights (packed[2 j + half]: tokens 8 j + 2 c, + 1). The maximum is kept
-// until it is 2^8 too small (P <= 256), because rescaling O^T is on the critical path. row_factor:
-// what the rows of O^T must be multiplied with; returns whether one of the thread's two is not 1.
+// Weights of a tile relative to a row's `base`, packed[2 j + half]: tokens 8 j + 2 c, + 1. Returns
+// the sum over the thread's tokens.
+template <class C>
+__device__ __forceinline__ float weigh_row(float scale, const float (&scores)[kRowScores],
+                                           float base, int half,
+                                           uint32_t (&packed)[kRowScores / 2]) {
+  float sum_0 = 0.0f, sum_1 = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kTileTokens / 8; ++j) {
+    const float p0 = ptx::exp2_approx(fmaf(scores[4 * j + 2 * half], scale, -base));
+    const float p1 = ptx::exp2_approx(fmaf(scores[4 * j + 2 * half + 1], scale, -base));
+    packed[2 * j + half] = ptx::pack_pair<C::kIsF16>(p0, p1);
+    sum_0 += p0;
+    sum_1 += p1;
+  }
+  return sum_0 + sum_1;
+}
+
+// From scores to packed weights. A row's maximum is kept until it is 2^8 too small (P <= 256),
+// because rescaling O^T is on the critical path. So is looking for the tile's maxima: the weights
+// are computed beside them from the old ones, and again in warps where one rises. row_factor: what
+// the rows of O^T must be multiplied with; returns whether one of the warp's is not 1.
 template <class C>
 __device__ __forceinline__ bool exponentiate_rows(float scale, const float (&scores)[kRowScores],
                                                   RowState& state, float (&row_factor)[2],
                                                   uint32_t (&packed)[kRowScores / 2]) {
   constexpr float kSlack = 8.0f;
-  bool changed = false;
+  // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
+  const auto base_of = [](float row_max) { return row_max == -INFINITY ? 0.0f : row_max; };
+  float scaled_max[2], sum[2];
+  bool raises = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float tile_max = fmaxf(scores[2 * half], scores[2 * half + 1]);
@@ -78,26 +100,28 @@ __device__ __forceinline__ bool exponentiate_rows(float scale, const float (&sco
     for (int j = 1; j < kTileTokens / 8; ++j) {
       tile_max = fmaxf(tile_max, fmaxf(scores[4 * j + 2 * half], scores[4 * j + 2 * half + 1]));
     }
-    const float scaled = reduce_over_quad<false>(tile_max) * scale;
-    float& row_max = state.row_max[half];
-    const bool raise = scaled > row_max + kSlack;
-    row_factor[half] = raise ? ptx::exp2_approx(row_max - scaled) : 1.0f;
-    row_max = raise ? scaled : row_max;
-    changed |= raise;
-    // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
-    const float base = row_max == -INFINITY ? 0.0f : row_max;
-    float sum_0 = 0.0f, sum_1 = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kTileTokens / 8; ++j) {
-      const float p0 = ptx::exp2_approx(fmaf(scores[4 * j + 2 * half], scale, -base));
-      const float p1 = ptx::exp2_approx(fmaf(scores[4 * j + 2 * half + 1], scale, -base));
-      packed[2 * j + half] = ptx::pack_pair<C::kIsF16>(p0, p1);
-      sum_0 += p0;
-      sum_1 += p1;
-    }
-    state.row_sum[half] = fmaf(state.row_sum[half], row_factor[half], sum_0 + sum_1);
+    scaled_max[half] = reduce_over_quad<false>(tile_max) * scale;
+    raises |= scaled_max[half] > state.row_max[half] + kSlack;
+    row_factor[half] = 1.0f;
+    sum[half] = weigh_row<C>(scale, scores, base_of(state.row_max[half]), half, packed);
   }
-  return changed;
+  raises = __any_sync(kFullWarp, raises);
+  if (raises) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float& row_max = state.row_max[half];
+      if (scaled_max[half] > row_max + kSlack) {
+        row_factor[half] = ptx::exp2_approx(row_max - scaled_max[half]);
+        row_max = scaled_max[half];
+      }
+      sum[half] = weigh_row<C>(scale, scores, base_of(row_max), half, packed);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    state.row_sum[half] = fmaf(state.row_sum[half], row_factor[half], sum[half]);
+  }
+  return raises;
 }
 
 // A warp's 16 rows of P and their factors to shared memory.
