@@ -14,7 +14,14 @@ struct RowError {
   Row row;
   double squared_error = 0, squared_norm = 0;
   double squared_rounding = 0;  // of the reference, rounded to the output's dtype
+  // The element that is most wrong.
+  int32_t worst_dim = 0;
+  double worst_error = 0, worst_output = 0, worst_expected = 0;
   std::string failure;
+
+  std::string name() const {
+    return fmt::format("sequence {} token {} head {}", row.sequence, row.token, row.head);
+  }
 };
 
 RowError check_row(const MlaWorkload& workload, const Tolerance& tolerance, const Row& row,
@@ -25,6 +32,12 @@ RowError check_row(const MlaWorkload& workload, const Tolerance& tolerance, cons
   for (int32_t d = 0; d < 512; ++d) {
     const double expected = reference.o[d], error = std::abs(output[d] - expected);
     result.squared_error += error * error;
+    if (!(error <= result.worst_error)) {
+      result.worst_dim = d;
+      result.worst_error = error;
+      result.worst_output = output[d];
+      result.worst_expected = expected;
+    }
     result.squared_norm += expected * expected;
     const double rounding =
         double{round_through(static_cast<float>(expected), workload.mla_case().dtype)} - expected;
@@ -50,8 +63,7 @@ RowError check_row(const MlaWorkload& workload, const Tolerance& tolerance, cons
                                 lse_error <= tolerance.lse_relative * std::abs(reference.lse);
   if (!lse_ok) result.failure = fmt::format("lse is {}, expected {}", lse, reference.lse);
   if (!result.failure.empty()) {
-    result.failure = fmt::format("sequence {} token {} head {}: {}", row.sequence, row.token,
-                                 row.head, result.failure);
+    result.failure = fmt::format("{}: {}", result.name(), result.failure);
   }
   return result;
 }
@@ -62,11 +74,12 @@ std::vector<Row> choose_rows(const MlaWorkload& workload, int32_t max_rows) {
   const int64_t total = workload.batch() * per_sequence;
   // Few sequences, because the reference regenerates the keys of each.
   const int64_t sequences = std::min<int64_t>(workload.batch(), std::max(1, max_rows / 8));
+  const int64_t num_rows = std::min<int64_t>(max_rows, total);
   std::map<int64_t, Row> rows;
-  for (int64_t i = 0; i < std::min<int64_t>(max_rows, total); ++i) {
+  for (int64_t i = 0; i < num_rows; ++i) {
     const int64_t s =
         sequences > 1 ? (i % sequences) * (workload.batch() - 1) / (sequences - 1) : 0;
-    const int64_t visits = std::max<int64_t>(1, max_rows / sequences - 1);
+    const int64_t visits = std::max<int64_t>(1, num_rows / sequences - 1);
     const int64_t within = std::min(per_sequence - 1, i / sequences * (per_sequence - 1) / visits);
     const Row row{static_cast<int32_t>(s), static_cast<int32_t>(within / c.num_heads),
                   static_cast<int32_t>(within % c.num_heads)};
@@ -169,7 +182,13 @@ Outcome check_workload(const MlaWorkload& workload, const Tolerance& tolerance, 
   const double rounding = squared_norm > 0 ? std::sqrt(squared_rounding / squared_norm) : 0;
   const double limit = std::max(tolerance.relative_rmse, 1.1 * rounding);
   if (outcome.failure.empty() && !(outcome.relative_rmse <= limit)) {
-    outcome.failure = fmt::format("relative RMSE is {}", outcome.relative_rmse);
+    const RowError& worst = *std::max_element(
+        errors.begin(), errors.end(),
+        [](const RowError& a, const RowError& b) { return a.squared_error < b.squared_error; });
+    outcome.failure =
+        fmt::format("relative RMSE is {}, limit {}; most of it {}, o[{}] is {}, expected {}",
+                    outcome.relative_rmse, limit, worst.name(), worst.worst_dim, worst.worst_output,
+                    worst.worst_expected);
   }
   outcome.passed = outcome.failure.empty();
   return outcome;
