@@ -4,7 +4,8 @@
 //                            help to merge or to exchange weights.
 // rows >= 48 (512 threads):  warps 0-3 score, with the query rows on M (S = Q K^T); warps 4-7
 //                            accumulate dims 0-255, warps 8-11 dims 256-511 (O^T = V^T P^T); warp
-//                            12 loads. Scoring tile t + 1 overlaps accumulating t.
+//                            12 loads. Scoring tile t + 1 begins behind half of the products
+//                            of tile t.
 #ifndef LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
 #define LONGDECODE_CUDA_KERNELS_MLA_DECODE_SM90_CONFIG_CUH_
 
