@@ -10,6 +10,8 @@
 namespace longdecode::cuda::ffd {
 
 inline constexpr int kRingPage = -1;
+// Groups of copies of a tile: the constants of its page, everything else.
+inline constexpr int kTileCopies = 2;
 
 // A block of query rows as the keys of a page need it.
 template <class C>
@@ -178,6 +180,10 @@ class Attender {
     return s_slots_ + slot * C::kSlotBytes;
   }
 
+  __device__ __forceinline__ bool is_quantized(int tile) const {
+    return tile * kTileTokens < context_.spans.num_quantized;
+  }
+
   // finds_max: scores the tiles for every block of rows. Else attends them for the item's block.
   // The next tile is on its way while one is read, if it is known.
   __device__ __forceinline__ void read_tiles(bool finds_max) {
@@ -189,6 +195,10 @@ class Attender {
     while (true) {
       int page_id = 0;
       const int next = take(finds_max, current == kNotYet, page_id);
+      if (next >= 0 && is_quantized(next)) {
+        load_constants<C>(p_, source_, slot_address(slot), page_id, lane_);
+      }
+      ptx::copy_async_commit();
       if (next >= 0) {
         load_keys<C>(p_, source_, context_.spans, slot_address(slot), next, page_id, lane_);
         if (!finds_max) {
@@ -204,8 +214,6 @@ class Attender {
         has_query = true;
       }
       if (current != kNotYet) {
-        ptx::copy_async_wait<1>();
-        __syncwarp();
         read_tile(finds_max, current, slot ^ 1, query);
         __syncwarp();
       }
@@ -255,11 +263,14 @@ class Attender {
   __device__ __forceinline__ void score_tile(int tile, int slot, int block, PageQuery<C>& current,
                                              Scores& scores) {
     const uint32_t s_slot = slot_address(slot);
-    const bool is_quantized = tile * kTileTokens < context_.spans.num_quantized;
-    const int page = is_quantized ? tile >> tile_shift_ : kRingPage;
+    const bool has_planes = is_quantized(tile);
+    const int page = has_planes ? tile >> tile_shift_ : kRingPage;
     if constexpr (C::kDim > 128) current.is_folded = false;  // or it takes too many registers
     if (!current.is_folded || page != current.page || block != current.block) {
-      if (is_quantized) {
+      if (has_planes) {
+        // The page's constants, which the scan has brought to the L2, are there before the tile.
+        ptx::copy_async_wait<kTileCopies + 1>();
+        __syncwarp();
         current.query.fold(s_query_, block, s_slot + C::kConstantsOffset, lane_);
       } else {
         current.query.load(s_query_, block, lane_);
@@ -268,7 +279,9 @@ class Attender {
       current.page = page;
       current.block = block;
     }
-    if (is_quantized) {
+    ptx::copy_async_wait<kTileCopies>();
+    __syncwarp();
+    if (has_planes) {
       score_planes<C>(s_slot, current.query, tile & ((1 << tile_shift_) - 1), lane_, scores);
     } else {
       score_rows<C>(s_slot, current.query, lane_, scores);

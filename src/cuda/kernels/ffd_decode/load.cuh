@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_rows(uint32_t s_to, const uint16_t* g_rows,
   }
 }
 
-// Codes, residuals and constants of a quantised tile.
+// Codes and residuals of a quantised tile.
 template <class C>
 __device__ __forceinline__ void load_planes(const Params& p, const HeadSource<C>& source,
                                             uint32_t s_slot, int tile, int page_id, int lane) {
@@ -132,7 +132,13 @@ __device__ __forceinline__ void load_planes(const Params& p, const HeadSource<C>
     ptx::copy_async_16(s_slot + C::kResidualOffset + 512 * i + 16 * lane,
                        g_residuals + 512 * i + 16 * lane, 16);
   }
-  const uint8_t* g_constants = g_chunk + p.code_bytes;
+}
+
+// Steps and zeros of a quantised tile's page.
+template <class C>
+__device__ __forceinline__ void load_constants(const Params& p, const HeadSource<C>& source,
+                                               uint32_t s_slot, int page_id, int lane) {
+  const uint8_t* g_constants = source.g_chunks + page_id * p.chunk_page_stride + p.code_bytes;
 #pragma unroll
   for (int i = 16 * lane; i < 4 * C::kDim; i += 512) {
     ptx::copy_async_16(s_slot + C::kConstantsOffset + i, g_constants + i, 16);
