@@ -111,21 +111,12 @@ struct RowState {
   // Weights of the tile's scores (log2 units) into `scores`; the state is rescaled to their
   // maximum.
   __device__ __forceinline__ void soften(Scores& scores) {
-    const float top_0 = fmaxf(max_0, max_over_tokens(fmaxf(scores[0], scores[2])));
-    const float top_1 = fmaxf(max_1, max_over_tokens(fmaxf(scores[1], scores[3])));
+    const float tile_0 = fmaxf(scores[0], scores[2]), tile_1 = fmaxf(scores[1], scores[3]);
+    // Rare: the pseudo-max was among the first tiles.
+    if (__any_sync(kFullWarp, tile_0 > max_0 || tile_1 > max_1)) raise(tile_0, tile_1);
     // A row that has seen nothing: any finite reference.
-    const float reference_0 = top_0 == -INFINITY ? 0.0f : top_0;
-    const float reference_1 = top_1 == -INFINITY ? 0.0f : top_1;
-    if (__any_sync(kFullWarp, top_0 > max_0 || top_1 > max_1)) {
-      const float factor_0 = ptx::exp2_approx(max_0 - reference_0);
-      const float factor_1 = ptx::exp2_approx(max_1 - reference_1);
-      sum_0 *= factor_0, sum_1 *= factor_1;
-#pragma unroll
-      for (int m = 0; m < C::kMBlocks; ++m) {
-        o[m][0] *= factor_0, o[m][1] *= factor_1, o[m][2] *= factor_0, o[m][3] *= factor_1;
-      }
-    }
-    max_0 = top_0, max_1 = top_1;
+    const float reference_0 = max_0 == -INFINITY ? 0.0f : max_0;
+    const float reference_1 = max_1 == -INFINITY ? 0.0f : max_1;
     scores[0] = ptx::exp2_approx(scores[0] - reference_0);
     scores[1] = ptx::exp2_approx(scores[1] - reference_1);
     scores[2] = ptx::exp2_approx(scores[2] - reference_0);
@@ -155,6 +146,20 @@ struct RowState {
   }
 
  private:
+  // To the maxima over all lanes' tokens.
+  __device__ __forceinline__ void raise(float tile_0, float tile_1) {
+    const float top_0 = fmaxf(max_0, max_over_tokens(tile_0));
+    const float top_1 = fmaxf(max_1, max_over_tokens(tile_1));
+    const float factor_0 = ptx::exp2_approx(max_0 - (top_0 == -INFINITY ? 0.0f : top_0));
+    const float factor_1 = ptx::exp2_approx(max_1 - (top_1 == -INFINITY ? 0.0f : top_1));
+    max_0 = top_0, max_1 = top_1;
+    sum_0 *= factor_0, sum_1 *= factor_1;
+#pragma unroll
+    for (int m = 0; m < C::kMBlocks; ++m) {
+      o[m][0] *= factor_0, o[m][1] *= factor_1, o[m][2] *= factor_0, o[m][3] *= factor_1;
+    }
+  }
+
   // Element i of two tokens.
   static __device__ __forceinline__ uint32_t pair_tokens(const uint32_t (&first)[C::kPartWords],
                                                          const uint32_t (&second)[C::kPartWords],
