@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "cuda/device/hidden_values.cuh"
 #include "cuda/kernels/gqa_decode/pipeline.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/math.cuh"
@@ -77,8 +78,9 @@ struct Visibility {
 
   __device__ __forceinline__ Visibility(const Params& params, const WorkItem& item, int row_group,
                                         int query_len) {
-    first_token = item.first_token;
-    kv_len = item.kv_len;
+    // In uniform registers.
+    first_token = __reduce_max_sync(kFullWarp, item.first_token);
+    kv_len = __reduce_max_sync(kFullWarp, item.kv_len);
     last_end = params.causal ? kv_len - (query_len - 1) : kv_len;
     first_shared = params.sliding_window > 0 ? kv_len - params.sliding_window : 0;
 #pragma unroll
@@ -96,11 +98,16 @@ struct Visibility {
   __device__ __forceinline__ bool sees(int i, int token) const {
     return token >= first[i] && token < end[i];
   }
-  // Which halves of a register with V of tokens token and token + 1 are memory of the sequence.
-  __device__ __forceinline__ uint32_t pair_mask(int token) const {
-    const bool low = token >= first_token && token < kv_len;
-    const bool high = token + 1 >= first_token && token + 1 < kv_len;
-    return (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+  // Whether some of 16 tokens are hidden from some rows, but not from all.
+  __device__ __forceinline__ bool hides_some(int token) const {
+    return (first_token < first_shared && token < first_shared) ||
+           (last_end < kv_len && token + 16 > last_end);
+  }
+  // Which of 16 tokens are memory of the sequence, a bit each.
+  __device__ __forceinline__ uint32_t memory_of(int token) const {
+    const int begin = min(max(first_token - token, 0), 16);
+    const int end = min(max(kv_len - token, 0), 16);
+    return ((1u << end) - 1) & ~((1u << begin) - 1);
   }
 };
 
@@ -139,10 +146,12 @@ __device__ __forceinline__ void scale_scores(const Params& params, float (&score
   }
 }
 
-// From log2 weights to P^T as the B operand; rescales the output when a maximum rises.
+// From log2 weights to 16-bit weights of rows 2 c, 2 c + 1, of token g and of token g + 8; rescales
+// the output when a maximum rises.
 template <class C>
 __device__ __forceinline__ void exponentiate(const float (&scores)[4], SoftmaxState& state,
-                                             float (&output)[C::kDimBlocks][4], uint32_t (&p)[2]) {
+                                             float (&output)[C::kDimBlocks][4],
+                                             uint32_t (&packed)[2]) {
   float tile_max[2] = {fmaxf(scores[0], scores[2]), fmaxf(scores[1], scores[3])};
 #pragma unroll
   for (int offset = 4; offset < 32; offset <<= 1) {
@@ -175,32 +184,68 @@ __device__ __forceinline__ void exponentiate(const float (&scores)[4], SoftmaxSt
     weights[i] = ptx::exp2_approx(scores[i] - row_max);
     state.row_sum[i & 1] += weights[i];
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    p[half] =
-        ptx::transpose_matrix(ptx::pack_pair<C::kIsF16>(weights[2 * half], weights[2 * half + 1]));
-  }
+  packed[0] = ptx::pack_pair<C::kIsF16>(weights[0], weights[1]);
+  packed[1] = ptx::pack_pair<C::kIsF16>(weights[2], weights[3]);
 }
 
-template <class C, bool kMasked>
-__device__ __forceinline__ void multiply_values(uint32_t s_v, const FragmentRows<C>& rows,
-                                                const uint32_t (&p)[2], uint32_t mask_low,
-                                                uint32_t mask_high,
-                                                float (&output)[C::kDimBlocks][4]) {
-#pragma unroll
+// Calls visit(block of 16 dims, V^T of it as the A operand). The block is a constant where all
+// chunks are unrolled.
+template <class C, int kUnrolledChunks = C::kChunks, class Visit>
+__device__ __forceinline__ void for_each_values(uint32_t s_v, const FragmentRows<C>& rows,
+                                                const Visit& visit) {
+#pragma unroll kUnrolledChunks
   for (int chunk = 0; chunk < C::kChunks; ++chunk) {
 #pragma unroll
     for (int i = 0; i < C::kChunkSteps; ++i) {
       uint32_t a[4];
       ptx::load_matrix_x4_transposed(a, s_v + rows.v[i] + chunk * rows.chunk_bytes);
-      if constexpr (kMasked) {  // P is 0 there, but 0 * NaN is not
-        a[0] &= mask_low, a[1] &= mask_low;
-        a[2] &= mask_high, a[3] &= mask_high;
-      }
-      ptx::mma_16bit<C::kIsF16>(output[chunk * C::kChunkSteps + i], a[0], a[1], a[2], a[3], p[0],
-                                p[1]);
+      visit(chunk * C::kChunkSteps + i, a);
     }
   }
+}
+
+// Of the tokens in `tokens`, 16 from `token` on, not all of which all rows see, takes those out
+// whose values are not all finite: rows that see them get them here.
+template <class C>
+__device__ __forceinline__ void add_hidden_values(uint32_t s_v, const Visibility& visibility,
+                                                  int token, const FragmentRows<C>& rows,
+                                                  const uint32_t (&weights)[2],
+                                                  float (&output)[C::kDimBlocks][4],
+                                                  uint32_t& tokens) {
+  const int lane = threadIdx.x & 31;
+  uint32_t left = 0;
+  constexpr int kUnrolledChunks = C::kDim > 128 ? 1 : C::kChunks;  // or it takes too many registers
+  for_each_values<C, kUnrolledChunks>(s_v, rows, [&](int, const uint32_t(&a)[4]) {
+    left |= non_finite_tokens<C::kIsF16>(a, lane);
+  });
+  left = __reduce_or_sync(kFullWarp, left) & tokens;
+  tokens &= ~left;
+#pragma unroll 1
+  for (; left != 0; left &= left - 1) {
+    const int k = __ffs(static_cast<int>(left)) - 1;
+    const TokenWeights<C::kIsF16> of_token(weights, k, visibility.sees(0, token + k),
+                                           visibility.sees(1, token + k), lane);
+    for_each_values<C>(s_v, rows, [&](int block, const uint32_t(&a)[4]) {
+      add_token<C::kIsF16>(a, k, of_token, lane, output[block]);
+    });
+  }
+}
+
+// tokens: whose values may be read; P of the others is 0, but 0 * NaN is not.
+template <class C, bool kMasked>
+__device__ __forceinline__ void multiply_values(uint32_t s_v, const FragmentRows<C>& rows,
+                                                const uint32_t (&p)[2], uint32_t tokens,
+                                                float (&output)[C::kDimBlocks][4]) {
+  const int first = 2 * (threadIdx.x & 3);
+  const uint32_t mask_low = kMasked ? pair_mask_of(tokens, first) : 0;
+  const uint32_t mask_high = kMasked ? pair_mask_of(tokens, first + 8) : 0;
+  for_each_values<C>(s_v, rows, [&](int block, uint32_t(&a)[4]) {
+    if constexpr (kMasked) {
+      a[0] &= mask_low, a[1] &= mask_low;
+      a[2] &= mask_high, a[3] &= mask_high;
+    }
+    ptx::mma_16bit<C::kIsF16>(output[block], a[0], a[1], a[2], a[3], p[0], p[1]);
+  });
 }
 
 // One tile: s_k, s_v planes of its stage, `token` the warp's first. await_values() returns when V
@@ -215,19 +260,27 @@ __device__ __forceinline__ void attend_tile(const Params& params, const Visibili
   float scores[4];
   multiply_keys<C>(s_k, rows, q, scores);
   scale_scores(params, scores);
-  uint32_t mask_low = 0, mask_high = 0;
   if constexpr (kMasked) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (!visibility.sees(i & 1, token + (lane >> 2) + 8 * (i >> 1))) scores[i] = -INFINITY;
     }
-    mask_low = visibility.pair_mask(token + 2 * (lane & 3));
-    mask_high = visibility.pair_mask(token + 2 * (lane & 3) + 8);
   }
-  uint32_t p[2];
-  exponentiate<C>(scores, state, output, p);
-  await_values();
-  multiply_values<C, kMasked>(s_k + C::kPlaneBytes, rows, p, mask_low, mask_high, output);
+  uint32_t weights[2];
+  exponentiate<C>(scores, state, output, weights);
+  const uint32_t s_v = s_k + C::kPlaneBytes;
+  uint32_t tokens = 0;
+  if constexpr (kMasked) {
+    await_values();
+    tokens = visibility.memory_of(token);
+    if (visibility.hides_some(token)) {
+      add_hidden_values<C>(s_v, visibility, token, rows, weights, output, tokens);
+    }
+  }
+  // P^T as the B operand.
+  const uint32_t p[2] = {ptx::transpose_matrix(weights[0]), ptx::transpose_matrix(weights[1])};
+  if constexpr (!kMasked) await_values();
+  multiply_values<C, kMasked>(s_v, rows, p, tokens, output);
 }
 
 }  // namespace longdecode::cuda::gqa

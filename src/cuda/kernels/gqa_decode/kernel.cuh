@@ -49,7 +49,7 @@ __device__ __forceinline__ void compute(const Params& params, typename C::Shared
   for (;;) {
     const WorkItem item = next_item<C>(s_base, position);
     if (item.sequence == kNoMoreWork) return;
-    const int query_len = query_len_of(params, item.sequence);
+    const int query_len = __reduce_max_sync(kFullWarp, query_len_of(params, item.sequence));
     const Visibility visibility(params, item, row_group, query_len);
     QueryFragments<C> q;
     q.load(params, item, row_group, query_len);
