@@ -71,6 +71,16 @@ TEST(NonFinite, QuickOfDenseAttention) {
   }
 }
 
+// Tokens 70 and 149 are hidden from some query tokens each, token 0 from all.
+TEST(NonFinite, QuickOfDenseWindows) {
+  for (const int32_t head_dim : {64, 96, 128, 256}) {
+    ProblemSpec spec = gqa_spec(Method::kDense, DType::kBF16, 4, 2, head_dim, 16, {150, 40});
+    spec.query_len = 4;
+    spec.desc.sliding_window = 79;
+    EXPECT_EQ(run_and_check(spoil(spec)), "");
+  }
+}
+
 TEST(NonFinite, QuickOfMla) {
   EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kF32, 3, 64, {150, 40}))), "");
   EXPECT_EQ(run_and_check(spoil(mla_spec(DType::kBF16, 3, 64, {150, 40}))), "");
@@ -102,16 +112,31 @@ TEST(NonFinite, QuickOfLongMla) {
   }
 }
 
+ProblemSpec two_plane_spec(Method method, DType dtype, int32_t head_dim, int32_t query_len) {
+  ProblemSpec spec = gqa_spec(Method::kFfd, dtype, 4, 2, head_dim, 64, {200, 40});
+  spec.desc.method = method;
+  spec.query_len = query_len;
+  spec.desc.ffd.sink_tokens = 16;
+  spec.desc.ffd.recent_tokens = 20;
+  return spec;
+}
+
 TEST(NonFinite, QuickOfTwoPlaneCaches) {
   for (const Method method : {Method::kDense, Method::kFfd}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-      ProblemSpec spec = gqa_spec(Method::kFfd, dtype, 4, 2, 64, 64, {200, 40});
-      spec.desc.method = method;
-      spec.query_len = 2;
-      spec.desc.soft_cap = dtype == DType::kBF16 ? 4.0f : 0.0f;
-      spec.desc.ffd.sink_tokens = 16;
-      spec.desc.ffd.recent_tokens = 20;
-      EXPECT_EQ(run_and_check(spoil(spec)), "");
+      for (const float soft_cap : {0.0f, 4.0f}) {
+        ProblemSpec spec = two_plane_spec(method, dtype, 64, 2);
+        spec.desc.soft_cap = soft_cap;
+        EXPECT_EQ(run_and_check(spoil(spec)), "");
+      }
+    }
+  }
+}
+
+TEST(NonFinite, QuickOfTwoPlaneHeadDims) {
+  for (const Method method : {Method::kDense, Method::kFfd}) {
+    for (const int32_t head_dim : {64, 96, 128, 256}) {
+      EXPECT_EQ(run_and_check(spoil(two_plane_spec(method, DType::kBF16, head_dim, 4))), "");
     }
   }
 }
