@@ -72,8 +72,10 @@ std::vector<Row> choose_rows(const MlaWorkload& workload, int32_t max_rows) {
   const MlaCase& c = workload.mla_case();
   const int64_t per_sequence = int64_t{c.query_len} * c.num_heads;
   const int64_t total = workload.batch() * per_sequence;
-  // Few sequences, because the reference regenerates the keys of each.
-  const int64_t sequences = std::min<int64_t>(workload.batch(), std::max(1, max_rows / 8));
+  // Else few sequences, because the reference regenerates the keys of each.
+  const int64_t sequences = total <= max_rows
+                                ? workload.batch()
+                                : std::min<int64_t>(workload.batch(), std::max(1, max_rows / 8));
   const int64_t num_rows = std::min<int64_t>(max_rows, total);
   std::map<int64_t, Row> rows;
   for (int64_t i = 0; i < num_rows; ++i) {

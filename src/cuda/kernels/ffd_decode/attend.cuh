@@ -112,7 +112,7 @@ struct RowState {
   // maximum.
   __device__ __forceinline__ void soften(Scores& scores) {
     const float tile_0 = fmaxf(scores[0], scores[2]), tile_1 = fmaxf(scores[1], scores[3]);
-    // Rare: the pseudo-max was among the first tiles.
+    // Rare after the first tiles.
     if (__any_sync(kFullWarp, tile_0 > max_0 || tile_1 > max_1)) raise(tile_0, tile_1);
     // A row that has seen nothing: any finite reference.
     const float reference_0 = max_0 == -INFINITY ? 0.0f : max_0;

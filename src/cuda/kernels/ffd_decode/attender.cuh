@@ -268,7 +268,7 @@ class Attender {
     if constexpr (C::kDim > 128) current.is_folded = false;  // or it takes too many registers
     if (!current.is_folded || page != current.page || block != current.block) {
       if (has_planes) {
-        // The page's constants, which the scan has brought to the L2, are there before the tile.
+        // The page's constants, which for a hit the scan has brought to the L2, are there first.
         ptx::copy_async_wait<kTileCopies + 1>();
         __syncwarp();
         current.query.fold(s_query_, block, s_slot + C::kConstantsOffset, lane_);

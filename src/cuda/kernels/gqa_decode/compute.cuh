@@ -231,7 +231,8 @@ __device__ __forceinline__ void add_hidden_values(uint32_t s_v, const Visibility
   }
 }
 
-// tokens: whose values may be read; P of the others is 0, but 0 * NaN is not.
+// tokens: whose values are multiplied. P of the others is 0, but 0 * NaN is not, or
+// add_hidden_values has added them.
 template <class C, bool kMasked>
 __device__ __forceinline__ void multiply_values(uint32_t s_v, const FragmentRows<C>& rows,
                                                 const uint32_t (&p)[2], uint32_t tokens,

@@ -31,14 +31,15 @@ __device__ __forceinline__ void rescale_if_told(
 }
 
 // One tile of the scoring warps, from its scores to P and the factors in shared memory.
+// last_parity: of the barriers of the last tile's products.
 template <class C>
 __device__ __forceinline__ void score_tile(const Visibility& visibility, uint32_t s_base,
-                                           uint32_t s_stage, int tile, uint32_t p_empty_parity,
+                                           uint32_t s_stage, int tile, uint32_t last_parity,
                                            int tid, RowState& state) {
   float scores[kRowScores];
   // The first half of the last tile's products goes first, at the tensor cores' full rate: these
   // release their stage earlier, and the scores end no later.
-  ptx::mbarrier_wait(LD_SHARED(C, s_base, p_half), p_empty_parity);
+  ptx::mbarrier_wait(LD_SHARED(C, s_base, p_half), last_parity);
   issue_row_scores<C>(s_base, s_stage, scores);
   ptx::wgmma_wait<0>();
   if (visibility.cuts(tile)) {
@@ -55,7 +56,7 @@ __device__ __forceinline__ void score_tile(const Visibility& visibility, uint32_
         exponentiate_rows<C>(visibility.params.softmax_scale_log2e, scores, state, factor, packed);
   }
   // The last tile's products are done with P and the factors.
-  ptx::mbarrier_wait(LD_SHARED(C, s_base, p_empty), p_empty_parity);
+  ptx::mbarrier_wait(LD_SHARED(C, s_base, p_empty), last_parity);
   if (is_used) store_weights<C>(s_base, tid, factor, packed);
   ptx::fence_proxy_async();
   __syncwarp();
