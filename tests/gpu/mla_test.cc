@@ -1,7 +1,7 @@
 // The CUDA kernels of MLA decode against the fp64 reference: `mla_test [GROUP]`, GROUP being all,
-// rest, small, exchange or contract, or `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST +
-// STEP,
-// ... so that STEP processes share it. Exit status 77 (skipped) where there is no device.
+// rest, small, exchange or contract, `mla_test matrix [STEP [FIRST]]`, cases FIRST, FIRST + STEP,
+// ... so that STEP processes share it, or `mla_test one HEADS QUERY_LEN BATCH KV_LEN PAGE_SIZE`.
+// Exit status 77 (skipped) where there is no device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -326,30 +326,25 @@ int run_one(const DeviceInfo& device, char** argv) {
   return tally.failed;
 }
 
-int run_all(const std::string& what, int32_t step, int32_t first) {
-  const Result<DeviceInfo> device = detect_device(DeviceType::kCuda);
-  if (!device.ok()) {
-    std::printf("skipped: %s\n", device.status().message().c_str());
-    return 77;
-  }
+int run_all(const DeviceInfo& device, const std::string& what, int32_t step, int32_t first) {
   Tally tally;
-  if (what == "small") test_matrix(*device, 97, 0, tally);
+  if (what == "small") test_matrix(device, 97, 0, tally);
   if (what == "rest" || what == "all" || what == "small") {
-    test_mutants(*device, tally);
-    test_batch_invariance(*device, tally);
-    test_nan_input(*device, tally);
+    test_mutants(device, tally);
+    test_batch_invariance(device, tally);
+    test_nan_input(device, tally);
   }
   if (what == "exchange" || what == "rest" || what == "all") {
-    test_exchange(*device, tally);
-    test_graph(*device, tally);
+    test_exchange(device, tally);
+    test_graph(device, tally);
   }
-  if (what == "contract" || what == "rest" || what == "all") test_contract(*device, tally);
+  if (what == "contract" || what == "rest" || what == "all") test_contract(device, tally);
   if (what == "rest" || what == "all") {
-    test_accuracy(*device, tally);
-    test_shapes(*device, tally);
-    test_large(*device, tally);
+    test_accuracy(device, tally);
+    test_shapes(device, tally);
+    test_large(device, tally);
   }
-  if (what == "matrix" || what == "all") test_matrix(*device, step, first, tally);
+  if (what == "matrix" || what == "all") test_matrix(device, step, first, tally);
   std::printf("%s: %d passed, %d failed\n", what.c_str(), tally.passed, tally.failed);
   return tally.failed == 0 ? 0 : 1;
 }
@@ -358,11 +353,15 @@ int run_all(const std::string& what, int32_t step, int32_t first) {
 }  // namespace longdecode::gpu_test
 
 int main(int argc, char** argv) {
-  if (argc == 7 && std::strcmp(argv[1], "one") == 0) {
-    return longdecode::gpu_test::run_one(*longdecode::detect_device(longdecode::DeviceType::kCuda),
-                                         argv + 2);
+  const auto device = longdecode::detect_device(longdecode::DeviceType::kCuda);
+  if (!device.ok()) {
+    std::printf("skipped: %s\n", device.status().message().c_str());
+    return 77;
   }
-  return longdecode::gpu_test::run_all(argc > 1 ? argv[1] : "all",
+  if (argc == 7 && std::strcmp(argv[1], "one") == 0) {
+    return longdecode::gpu_test::run_one(*device, argv + 2);
+  }
+  return longdecode::gpu_test::run_all(*device, argc > 1 ? argv[1] : "all",
                                        argc > 2 ? std::max(1, std::atoi(argv[2])) : 1,
                                        argc > 3 ? std::max(0, std::atoi(argv[3])) : 0);
 }

@@ -25,7 +25,8 @@ inline constexpr int kChunkBytes = kTileTokens * 128;         // 8192
 inline constexpr int kStageBytes = kKeyChunks * kChunkBytes;  // 73728: one tile of K
 inline constexpr int kStages = 2;                             // 144 KB in flight: 99.7% of HBM
 inline constexpr int kSegmentSlots = 2;
-// A CTA's first tile comes in this many boxes, so that its scores start when the first is there.
+// A CTA's first tile comes in nine boxes on this many barriers, so that its scores start when the
+// chunks of the first are there.
 inline constexpr int kFirstBoxes = 3;
 // Sequences of at most so many tiles and as many CTAs exchange weights instead of partials
 // (exchange.cuh).

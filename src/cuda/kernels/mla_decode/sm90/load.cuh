@@ -102,9 +102,9 @@ __device__ __forceinline__ void load_box(uint32_t s_to, const CUtensorMap* map, 
   }
 }
 
-// One tile of K into a free stage: one box of 9 chunks if a page holds a whole tile (three for a
-// CTA's first tile), else a box per page and chunk. Tokens past the sequence's last page are not
-// loaded.
+// One tile of K into a free stage: one box of 9 chunks if a page holds a whole tile (for a CTA's
+// first tile up to 32 rows nine boxes of one, on three barriers), else a box per page and chunk.
+// Tokens past the sequence's last page are not loaded.
 template <class C>
 __device__ __forceinline__ void load_tile(const KeyMaps& maps, const Params& params,
                                           uint32_t s_base, int stage, uint32_t parity, int tile,
