@@ -5,6 +5,7 @@
 #ifndef LONGDECODE_CUDA_KERNELS_FFD_DECODE_ATTEND_CUH_
 #define LONGDECODE_CUDA_KERNELS_FFD_DECODE_ATTEND_CUH_
 
+#include "cuda/device/softmax.cuh"
 #include "cuda/kernels/ffd_decode/fold.cuh"
 #include "cuda/kernels/ffd_decode/load.cuh"
 #include "cuda/ptx/mma_sync.cuh"
@@ -114,13 +115,11 @@ struct RowState {
     const float tile_0 = fmaxf(scores[0], scores[2]), tile_1 = fmaxf(scores[1], scores[3]);
     // Rare after the first tiles.
     if (__any_sync(kFullWarp, tile_0 > max_0 || tile_1 > max_1)) raise(tile_0, tile_1);
-    // A row that has seen nothing: any finite reference.
-    const float reference_0 = max_0 == -INFINITY ? 0.0f : max_0;
-    const float reference_1 = max_1 == -INFINITY ? 0.0f : max_1;
-    scores[0] = ptx::exp2_approx(scores[0] - reference_0);
-    scores[1] = ptx::exp2_approx(scores[1] - reference_1);
-    scores[2] = ptx::exp2_approx(scores[2] - reference_0);
-    scores[3] = ptx::exp2_approx(scores[3] - reference_1);
+    const float base_0 = exponent_base(max_0), base_1 = exponent_base(max_1);
+    scores[0] = ptx::exp2_approx(scores[0] - base_0);
+    scores[1] = ptx::exp2_approx(scores[1] - base_1);
+    scores[2] = ptx::exp2_approx(scores[2] - base_0);
+    scores[3] = ptx::exp2_approx(scores[3] - base_1);
     sum_0 += scores[0] + scores[2];
     sum_1 += scores[1] + scores[3];
   }
@@ -150,8 +149,8 @@ struct RowState {
   __device__ __forceinline__ void raise(float tile_0, float tile_1) {
     const float top_0 = fmaxf(max_0, max_over_tokens(tile_0));
     const float top_1 = fmaxf(max_1, max_over_tokens(tile_1));
-    const float factor_0 = ptx::exp2_approx(max_0 - (top_0 == -INFINITY ? 0.0f : top_0));
-    const float factor_1 = ptx::exp2_approx(max_1 - (top_1 == -INFINITY ? 0.0f : top_1));
+    const float factor_0 = ptx::exp2_approx(max_0 - exponent_base(top_0));
+    const float factor_1 = ptx::exp2_approx(max_1 - exponent_base(top_1));
     max_0 = top_0, max_1 = top_1;
     sum_0 *= factor_0, sum_1 *= factor_1;
 #pragma unroll

@@ -61,10 +61,9 @@ template <class C>
 __device__ __forceinline__ void store_row(const Params& p, const ItemContext<C>& context,
                                           const typename C::SharedStorage& s, int row,
                                           float row_max, float row_sum) {
-  constexpr float kLn2 = 0.693147180559945f;
   const OutputRow output(p, context.item, row);
   // A row that has seen NaN has a sum that is NaN, whatever its maximum.
-  const float lse = row_sum == 0.0f ? -INFINITY : fmaf(row_max, kLn2, logf(row_sum));
+  const float lse = natural_lse(row_max, row_sum);
   if (p.g_lse != nullptr) p.g_lse[output.index] = lse;
   const bool is_real = row < context.num_real_rows(p);
   const float pseudo_max =
@@ -143,11 +142,6 @@ struct Merged {
   float2 value = make_float2(0.0f, 0.0f);
 };
 
-// Of a part, relative to a maximum that is at least as large as its own.
-__device__ __forceinline__ float merge_weight(float part_max, float reference) {
-  return part_max == -INFINITY ? 0.0f : ptx::exp2_approx(part_max - reference);
-}
-
 // The values of the warps that attend, [8 rows][dim] each, from `element` on, joined.
 template <class C>
 __device__ __forceinline__ Merged join_warps(const typename C::SharedStorage& s, uint32_t s_slots,
@@ -159,7 +153,7 @@ __device__ __forceinline__ Merged join_warps(const typename C::SharedStorage& s,
   for (int w = 0; w < C::kAttendWarps; ++w) {
     const float2 sums = s.warp_sums[w][row];
     const float2 part = shared_float2(s_slots + w * (kSlots * C::kSlotBytes) + 4 * element);
-    const float weight = merge_weight(sums.x, merged.max);
+    const float weight = part_weight(sums.x, merged.max);
     merged.sum = fmaf(weight, sums.y, merged.sum);
     merged.value.x = fmaf(weight, part.x, merged.value.x);
     merged.value.y = fmaf(weight, part.y, merged.value.y);
@@ -199,7 +193,7 @@ __device__ __forceinline__ void weigh_splits(typename C::SharedStorage& s, float
     row_max = fmaxf(row_max, __shfl_xor_sync(kFullWarp, row_max, step));
   }
   row_max = fmaxf(row_max, total.x);
-  const float weight = merge_weight(part.x, row_max), rescale = merge_weight(total.x, row_max);
+  const float weight = part_weight(part.x, row_max), rescale = part_weight(total.x, row_max);
   int hits = __float_as_int(part.x);
   float sum = weight * part.y;
 #pragma unroll
@@ -304,7 +298,7 @@ __device__ __forceinline__ void merge_splits(typename C::SharedStorage& s, float
 __device__ __forceinline__ Merged merge_two(const Merged& a, const Merged& b) {
   Merged merged;
   merged.max = fmaxf(a.max, b.max);
-  const float of_a = merge_weight(a.max, merged.max), of_b = merge_weight(b.max, merged.max);
+  const float of_a = part_weight(a.max, merged.max), of_b = part_weight(b.max, merged.max);
   merged.sum = fmaf(of_a, a.sum, of_b * b.sum);
   merged.value.x = fmaf(of_a, a.value.x, of_b * b.value.x);
   merged.value.y = fmaf(of_a, a.value.y, of_b * b.value.y);

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "cuda/device/hidden_values.cuh"
+#include "cuda/device/softmax.cuh"
 #include "cuda/kernels/gqa_decode/pipeline.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/math.cuh"
@@ -179,9 +180,7 @@ __device__ __forceinline__ void exponentiate(const float (&scores)[4], SoftmaxSt
   float weights[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
-    const float row_max = state.row_max[i & 1] == -INFINITY ? 0.0f : state.row_max[i & 1];
-    weights[i] = ptx::exp2_approx(scores[i] - row_max);
+    weights[i] = ptx::exp2_approx(scores[i] - exponent_base(state.row_max[i & 1]));
     state.row_sum[i & 1] += weights[i];
   }
   packed[0] = ptx::pack_pair<C::kIsF16>(weights[0], weights[1]);

@@ -7,11 +7,6 @@
 
 namespace longdecode::cuda::gqa {
 
-// Weight of a result with maximum row_max in a sum whose maximum is `reference`.
-__device__ __forceinline__ float join_weight(float row_max, float reference) {
-  return row_max == -INFINITY ? 0.0f : ptx::exp2_approx(row_max - reference);
-}
-
 // Results of a row, to be joined: maximum in log2 units, sum.
 struct RowTotal {
   float row_max = -INFINITY, row_sum = 0.0f;
@@ -170,8 +165,8 @@ __device__ __forceinline__ void finish_item(const Params& params,
   }
 #pragma unroll
   for (int w = 0; w < C::kTokenWarps; ++w) {
-    weights[w][0] = join_weight(rows[w].x, totals[0].row_max);
-    weights[w][1] = join_weight(rows[w].z, totals[1].row_max);
+    weights[w][0] = part_weight(rows[w].x, totals[0].row_max);
+    weights[w][1] = part_weight(rows[w].z, totals[1].row_max);
     totals[0].row_sum = fmaf(weights[w][0], rows[w].y, totals[0].row_sum);
     totals[1].row_sum = fmaf(weights[w][1], rows[w].w, totals[1].row_sum);
   }

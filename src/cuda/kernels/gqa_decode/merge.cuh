@@ -30,14 +30,14 @@ struct MergeState {
       top[0] = fmaxf(top[0], rows[u].x);
       top[1] = fmaxf(top[1], rows[u].z);
     }
-    const float f0 = join_weight(totals[0].row_max, top[0]);
-    const float f1 = join_weight(totals[1].row_max, top[1]);
+    const float f0 = part_weight(totals[0].row_max, top[0]);
+    const float f1 = part_weight(totals[1].row_max, top[1]);
     totals[0] = {top[0], totals[0].row_sum * f0};
     totals[1] = {top[1], totals[1].row_sum * f1};
     value = make_float4(value.x * f0, value.y * f1, value.z * f0, value.w * f1);
 #pragma unroll
     for (int u = 0; u < kCount; ++u) {
-      const float w0 = join_weight(rows[u].x, top[0]), w1 = join_weight(rows[u].z, top[1]);
+      const float w0 = part_weight(rows[u].x, top[0]), w1 = part_weight(rows[u].z, top[1]);
       totals[0].row_sum = fmaf(w0, rows[u].y, totals[0].row_sum);
       totals[1].row_sum = fmaf(w1, rows[u].w, totals[1].row_sum);
       value.x = fmaf(w0, values[u].x, value.x);

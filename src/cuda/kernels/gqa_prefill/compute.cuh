@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "cuda/device/softmax.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/kernels/gqa_prefill/load.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
@@ -77,7 +78,7 @@ __device__ __forceinline__ void soften(float scale_log2e, float (&scores)[kKeyBl
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
     const float row_max = fmaxf(state.row_max[half], largest * scale_log2e);
-    const float offset = row_max == -INFINITY ? 0.0f : row_max;
+    const float offset = exponent_base(row_max);
     const float shrink = ptx::exp2_approx(state.row_max[half] - offset);
     state.row_max[half] = row_max;
     float sum = 0.0f;

@@ -9,6 +9,8 @@
 
 #include <cmath>
 
+#include "cuda/device/hidden_values.cuh"
+#include "cuda/device/softmax.cuh"
 #include "cuda/kernels/mla_decode/sm90/load.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -164,10 +166,7 @@ __device__ __forceinline__ void mask_scores(const Visibility& visibility, int ti
 // True when one of eight 16-bit values is infinite or NaN.
 template <bool kIsF16>
 __device__ __forceinline__ bool has_non_finite(const int4& values) {
-  constexpr uint32_t kExponents = kIsF16 ? 0x7c007c00u : 0x7f807f80u;
-  const auto word = [](int bits) {
-    return __vcmpeq2(static_cast<uint32_t>(bits) & kExponents, kExponents);
-  };
+  const auto word = [](int bits) { return non_finite_halves<kIsF16>(static_cast<uint32_t>(bits)); };
   return (word(values.x) | word(values.y) | word(values.z) | word(values.w)) != 0;
 }
 
@@ -226,8 +225,7 @@ __device__ __forceinline__ bool exponentiate(uint32_t s_base, float scale, int t
       factor[i] = raise ? ptx::exp2_approx(row_max - scaled) : 1.0f;
       row_max = raise ? scaled : row_max;
       changed |= raise;
-      // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
-      base[i] = row_max == -INFINITY ? 0.0f : row_max;
+      base[i] = exponent_base(row_max);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -6,12 +6,6 @@
 
 namespace longdecode::cuda::mla_sm90 {
 
-// Natural-log lse of a maximum in log2 units and a sum: -infinity of nothing, NaN of NaN.
-__device__ __forceinline__ float natural_lse(float row_max, float row_sum) {
-  constexpr float kLn2 = 0.693147180559945f;
-  return row_sum == 0.0f ? -INFINITY : fmaf(row_max, kLn2, logf(row_sum));
-}
-
 // Where a query row lives in the tensors.
 struct OutputRow {
   int token, head;

@@ -57,8 +57,7 @@ __device__ __forceinline__ void send_weights(const Params& params, uint32_t s_ba
     float p[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float row_max = state.row_max[2 * j + (i & 1)];
-      const float base = row_max == -INFINITY ? 0.0f : row_max;
+      const float base = exponent_base(state.row_max[2 * j + (i & 1)]);
       p[i] = ptx::exp2_approx(fmaf(scores[4 * j + i], scale, -base));
     }
     state.row_sum[2 * j] = p[0] + p[2];
@@ -206,7 +205,7 @@ __device__ __forceinline__ void weigh_tiles(const Params& params, const uint4* g
   float row_max = fmaxf(max_0, max_1);
   row_max = fmaxf(row_max, __shfl_xor_sync(kFullWarp, row_max, 8));
   row_max = fmaxf(row_max, __shfl_xor_sync(kFullWarp, row_max, 16));
-  const float f0 = MergeState::weight(max_0, row_max), f1 = MergeState::weight(max_1, row_max);
+  const float f0 = part_weight(max_0, row_max), f1 = part_weight(max_1, row_max);
   float sum = fmaf(f0, __uint_as_float(stats.v[0].y), f1 * __uint_as_float(stats.v[1].y));
   sum += __shfl_xor_sync(kFullWarp, sum, 8);
   sum += __shfl_xor_sync(kFullWarp, sum, 16);

@@ -24,23 +24,20 @@ struct MergeState {
   __device__ __forceinline__ void raise(float x, float y) {
     x = fmaxf(x, max_0);
     y = fmaxf(y, max_1);
-    const float f0 = weight(max_0, x), f1 = weight(max_1, y);
+    const float f0 = part_weight(max_0, x), f1 = part_weight(max_1, y);
     max_0 = x, max_1 = y;
     sum_0 *= f0, sum_1 *= f1;
     value.x *= f0, value.y *= f1, value.z *= f0, value.w *= f1;
   }
   // Adds sums and values relative to x, y, which are at most max_0, max_1.
   __device__ __forceinline__ void add(float x, float y, float sum_x, float sum_y, const float4& v) {
-    const float w0 = weight(x, max_0), w1 = weight(y, max_1);
+    const float w0 = part_weight(x, max_0), w1 = part_weight(y, max_1);
     sum_0 = fmaf(w0, sum_x, sum_0);
     sum_1 = fmaf(w1, sum_y, sum_1);
     value.x = fmaf(w0, v.x, value.x);
     value.y = fmaf(w1, v.y, value.y);
     value.z = fmaf(w0, v.z, value.z);
     value.w = fmaf(w1, v.w, value.w);
-  }
-  static __device__ __forceinline__ float weight(float row_max, float reference) {
-    return row_max == -INFINITY ? 0.0f : ptx::exp2_approx(row_max - reference);
   }
 };
 

@@ -89,8 +89,6 @@ __device__ __forceinline__ bool exponentiate_rows(float scale, const float (&sco
                                                   RowState& state, float (&row_factor)[2],
                                                   uint32_t (&packed)[kRowScores / 2]) {
   constexpr float kSlack = 8.0f;
-  // Nothing visible yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf) = NaN.
-  const auto base_of = [](float row_max) { return row_max == -INFINITY ? 0.0f : row_max; };
   float scaled_max[2], sum[2];
   bool raises = false;
 #pragma unroll
@@ -103,7 +101,7 @@ __device__ __forceinline__ bool exponentiate_rows(float scale, const float (&sco
     scaled_max[half] = reduce_over_quad<false>(tile_max) * scale;
     raises |= scaled_max[half] > state.row_max[half] + kSlack;
     row_factor[half] = 1.0f;
-    sum[half] = weigh_row<C>(scale, scores, base_of(state.row_max[half]), half, packed);
+    sum[half] = weigh_row<C>(scale, scores, exponent_base(state.row_max[half]), half, packed);
   }
   raises = __any_sync(kFullWarp, raises);
   if (raises) {
@@ -114,7 +112,7 @@ __device__ __forceinline__ bool exponentiate_rows(float scale, const float (&sco
         row_factor[half] = ptx::exp2_approx(row_max - scaled_max[half]);
         row_max = scaled_max[half];
       }
-      sum[half] = weigh_row<C>(scale, scores, base_of(row_max), half, packed);
+      sum[half] = weigh_row<C>(scale, scores, exponent_base(row_max), half, packed);
     }
   }
 #pragma unroll
