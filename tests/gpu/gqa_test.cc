@@ -68,10 +68,9 @@ void test_shapes(Tally& tally, bool quick) {
     for (const DType dtype : tally.dtypes()) {
       for (const int32_t page_size : {16, 32, 64, 128}) {
         for (const int32_t query_len : {1, 3, 8}) {
-          const int32_t group = 1 + number % 16;
-          const bool is_chosen = !quick || (number + query_len) % 5 == 0;
-          ++number;
-          if (!is_chosen) continue;
+          const int32_t index = number++;
+          if (quick && (index + query_len) % 5 != 0) continue;
+          const int32_t group = 1 + index % 16;
           ProblemSpec spec = dense_spec(
               dtype, group, 1 + number % 3, head_dim, page_size,
               {0, 1, page_size - 1, page_size, page_size + 1, 63, 64, 65, 127, 129, 640, 1000});

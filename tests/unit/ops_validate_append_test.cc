@@ -16,6 +16,7 @@ using test::cpu_device;
 using test::expect_refused;
 using test::SmallCache;
 using test::TestTensor;
+
 TEST(ValidateAppend, RefusesWhatItCannotWrite) {
   SmallCache cache(KvFormat::gqa(KeyEncoding::kPlain, DType::kBF16, 2, 64, 16), {40, 20});
   TestTensor k(DType::kF32, {2, 3, 2, 64});
